@@ -1,0 +1,1 @@
+"""Declare, run and report ablations of RL objectives for reasoning models."""

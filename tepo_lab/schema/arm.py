@@ -1,0 +1,39 @@
+"""An arm: a training method, its parent, what it may change, and where each value comes from."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+
+from tepo_lab.schema.base import Strict
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+
+
+class Source(Strict):
+    """Where a value comes from: a paper with its place, or a reason of our own."""
+
+    paper: str | None = None
+    where: str | None = None
+    says: str | None = None
+    chosen: str | None = Field(default=None, description="why, when the paper does not give the value")
+
+
+class ArmInfo(Strict):
+    """An arm without its objective (which stands beside it in the resolved run)."""
+
+    name: str
+    label: str
+    parent: str | None = None
+    varies: tuple[str, ...] = Field(default=(), description="dotted keys in which the arm may differ from its parent")
+    sources: dict[str, Source] = {}
+    trained: bool = True
+    note: str | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError("a name has lower-case letters, digits, '_', '-' and '.' only")
+        return name

@@ -1,0 +1,171 @@
+"""A profile: what an arm is trained on and with, at one scale."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from tepo_lab.schema.base import Strict
+from tepo_lab.schema.objective import NonNegative, Positive
+
+Count = Annotated[int, Field(gt=0)]
+OrNone = Annotated[int, Field(ge=0)]
+
+
+class ModelSpec(Strict):
+    """A causal language model of transformers, by hub name or local folder."""
+
+    name: str
+    path: str = Field(description="hub name, local folder, or 'package:nano' for the model inside the package")
+    revision: str | None = None
+    sha256: str | None = Field(default=None, description="of model.safetensors; checked when given")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
+
+
+class Columns(Strict):
+    """Which columns of a data set hold what."""
+
+    prompt: str = "problem"
+    answer: str = "answer"
+    id: str | None = "id"
+
+
+class ChainData(Strict):
+    """The embedded task: a running total modulo 100 (`tepo_lab.tasks.chain`)."""
+
+    kind: Literal["chain"]
+    split: Literal["train", "validation", "test"] = "train"
+    terms: tuple[Count, ...] = Field(min_length=1, description="numbers of terms K, drawn uniformly")
+    operators: tuple[Literal["+-", "+-*"], ...] = Field(default=("+-*",), min_length=1)
+    times_share: Positive = Field(default=1.0, description="share of * relative to each other operator")
+    seed: OrNone = 0
+
+
+class DatasetData(Strict):
+    """Problems by hub name through `datasets`, or from a local JSONL or Parquet file or folder."""
+
+    kind: Literal["dataset"]
+    hub: str | None = None
+    revision: str | None = None
+    subset: str | None = None
+    split: str = "train"
+    path: str | None = None
+    columns: Columns = Columns()
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> DatasetData:
+        if self.hub is None and self.path is None:
+            raise ValueError("give hub (a data set's name) or path (a local file or folder)")
+        return self
+
+
+Data = Annotated[ChainData | DatasetData, Field(discriminator="kind")]
+
+
+class PromptSpec(Strict):
+    """How a problem becomes a prompt."""
+
+    template: Literal["plain", "boxed_chat", "dapo_answer"] = "plain"
+
+
+class Benchmark(Strict):
+    """A held-out set with its problems, samples and decoding. Temperature 0 is greedy."""
+
+    label: str
+    data: Data
+    problems: Count
+    samples: Count = 1
+    temperature: NonNegative = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _greedy_once(self) -> Benchmark:
+        if self.temperature == 0 and self.samples != 1:
+            raise ValueError("greedy decoding gives the same answer each time: samples must be 1 at temperature 0")
+        return self
+
+
+class Suite(Strict):
+    """The benchmarks, in the order of the columns."""
+
+    name: str
+    max_new_tokens: Count
+    seed: OrNone = 0
+    benchmarks: dict[str, Benchmark] = Field(min_length=1)
+
+
+class Rollout(Strict):
+    """How responses are sampled in training."""
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    temperature: Positive = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_prompt_tokens: Count = 2048
+    max_new_tokens: Count
+    sequences_per_batch: Count = Field(default=512, description="sequences decoded at once")
+
+
+class Trainer(Strict):
+    """One reinforcement-learning step: rollout, reward, advantages, updates; and how many of them."""
+
+    steps: Annotated[int, Field(ge=0)]
+    prompts_per_step: Count = 64
+    group_size: Annotated[int, Field(gt=1)] = 8
+    mini_batch_prompts: Count = 16
+    epochs: Count = 1
+    dynamic_sampling: Literal["drop", "refill", "off"] = "drop"
+    max_generation_batches: Count = 10
+    learning_rate: Positive
+    warmup_steps: OrNone = 0
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: NonNegative = 0.0
+    max_grad_norm: Positive = 1.0
+    micro_batch_tokens: Count | None = Field(default=None, description="tokens (with padding) in one forward pass")
+    gradient_ratio_every: OrNone = Field(default=0, description="steps between penalty/policy gradient ratios; 0: never")
+    checkpoint_every: Count = 5
+    keep_checkpoints: Count = 2
+    evaluate_at: tuple[OrNone, ...] = Field(default=(), description="steps besides the last to evaluate at")
+    truncation_limit: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _divides(self) -> Trainer:
+        if self.prompts_per_step % self.mini_batch_prompts:
+            raise ValueError(
+                f"prompts_per_step ({self.prompts_per_step}) must be a multiple of mini_batch_prompts "
+                f"({self.mini_batch_prompts})"
+            )
+        return self
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps for one rollout."""
+        return self.prompts_per_step // self.mini_batch_prompts * self.epochs
+
+
+class Resources(Strict):
+    """What one run takes. `device: auto` is the GPU where the run has one, else the CPU."""
+
+    cpus: Annotated[float, Field(gt=0)] = 1
+    gpus: NonNegative = 0
+    threads: Count = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    max_retries: OrNone = Field(default=3, description="times a run is started again after a failure of the machine")
+
+
+class Estimates(Strict):
+    """Declared costs, used by the planner until finished runs give measured ones."""
+
+    seconds_per_step: Positive
+    evaluation_seconds: Positive
+    gpu_memory_gb: NonNegative = 0.0
+
+
+class ProfileInfo(Strict):
+    """What a profile is called and the choices its arms take from it."""
+
+    name: str
+    label: str
+    tepo_kl_coef: NonNegative = Field(description="beta of the TEPO arms for this model")
+    estimates: Estimates

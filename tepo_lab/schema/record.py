@@ -1,0 +1,156 @@
+"""What a run leaves on disk. These files are the truth; every table and MLflow can be made again from them.
+
+    HOME/runs/<arm>-<profile>-s<seed>-<hash>/
+        run.json                      the resolved run, its identity and provenance
+        events.jsonl                  what happened to it, one JSON object a line
+        metrics.jsonl                 one JSON object a training step, in order, each step once
+        generations/step-000020.parquet   one row a graded generation (`GENERATION_COLUMNS`)
+        checkpoints/step-000015/      model, optimizer, position; see `tepo_lab.train.checkpoint`
+        trial.log                     what the trial's process said
+        lease.json                    who is running it, with a heartbeat
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tepo_lab.errors import RecordError
+
+#: Columns of generations/*.parquet. `correct` is 0 or 1; `tokens` counts the response with its end token.
+GENERATION_COLUMNS = (
+    "benchmark",
+    "problem",
+    "sample",
+    "prompt",
+    "answer",
+    "response",
+    "tokens",
+    "truncated",
+    "extracted",
+    "correct",
+    "how",
+    "grader",
+)
+
+#: Events a run's `events.jsonl` may hold. Each line has `time` (Unix seconds) and `event`.
+Event = Literal["started", "resumed", "checkpoint", "evaluated", "complete", "collapsed", "failed"]
+
+Outcome = Literal["complete", "collapsed", "failed", "running", "interrupted", "pending"]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of one run's records."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def lease_file(self) -> Path:
+        return self.path / "lease.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "trial.log"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:06d}"
+
+    def generations(self, step: int) -> Path:
+        return self.path / "generations" / f"step-{step:06d}.parquet"
+
+    def evaluated_steps(self) -> list[int]:
+        """Steps whose generations lie on disk in full (they are written whole or not at all), ascending."""
+        return sorted(int(path.stem.removeprefix("step-")) for path in self.path.glob("generations/step-*.parquet"))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(read_lines(self.metrics_file))
+
+    def events(self) -> list[dict[str, Any]]:
+        return list(read_lines(self.events_file))
+
+    def run(self) -> dict[str, Any]:
+        """The contents of run.json. Raises `RecordError` when it is missing or damaged."""
+        try:
+            values = json.loads(self.run_file.read_text())
+        except FileNotFoundError:
+            raise RecordError(f"{self.run_file} is missing: the folder holds no run; remove it.") from None
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RecordError(f"{self.run_file} is damaged ({error}): remove the folder to run it again.") from None
+        if not isinstance(values, dict):
+            raise RecordError(f"{self.run_file} is damaged (not a mapping): remove the folder to run it again.")
+        return values
+
+
+def run_folders(home: Path) -> list[RunFolder]:
+    """The folders under HOME/runs that hold a run.json, by name."""
+    return [RunFolder(path.parent) for path in sorted(home.glob("runs/*/run.json"))]
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a JSON-lines file; none when there is no file.
+
+    A last line without its newline was cut off while being written and is left out: its writer had not finished it.
+    Raises `RecordError` for any other line that cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return
+    whole, _, _ = text.rpartition(b"\n")
+    for number, line in enumerate(whole.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RecordError(f"{path}:{number} cannot be read ({error}): remove that line.") from None
+
+
+def append_line(path: Path, values: Mapping[str, Any]) -> None:
+    """Append one JSON object as a line, and have it on disk before returning."""
+    line = json.dumps(values, separators=(",", ":"), allow_nan=False) + "\n"
+    with path.open("ab") as stream:
+        stream.write(line.encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write `values` as indented JSON, whole or not at all."""
+    write_whole(path, (json.dumps(values, indent=1, sort_keys=False, allow_nan=False) + "\n").encode())
