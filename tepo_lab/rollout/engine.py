@@ -1,0 +1,46 @@
+"""What the trainer and the evaluation ask of a sampler: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to decode. Temperature 0 is greedy; `seed` fixes every draw on the same machine."""
+
+    temperature: float
+    max_new_tokens: int
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Response:
+    """One sampled continuation.
+
+    `token_ids` ends with an end-of-sequence token unless `truncated`, which says that the limit came first.
+    """
+
+    token_ids: tuple[int, ...]
+    truncated: bool
+
+
+class Engine(Protocol):
+    """A sampler of continuations."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling
+    ) -> list[list[Response]]:
+        """`samples` responses to each prompt of token ids, in the prompts' order."""
+        ...
+
+    def sync_weights(self) -> None:
+        """Make the next `generate` use the trainer's current weights."""
+        ...
+
+    def close(self) -> None:
+        """Give back processes and memory."""
+        ...

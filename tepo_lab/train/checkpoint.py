@@ -1,0 +1,98 @@
+"""Checkpoints: a folder that is there whole or not at all, and is known to be undamaged when it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tepo_lab.errors import RecordError
+from tepo_lab.schema.record import RunFolder, write_json
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run has come: training steps done, and the next place in its data."""
+
+    step: int
+    data: int
+
+
+def save(folder: RunFolder, position: Position, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> Path:
+    """Write the checkpoint after `position.step`: an ordinary model folder, the optimizer, the random state.
+
+    The folder appears under its name only when every file is on disk, with a manifest of their SHA-256.
+    """
+    final = folder.checkpoint(position.step)
+    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "model").mkdir(parents=True)
+    model.save_pretrained(partial / "model")
+    tokenizer.save_pretrained(partial / "model")
+    # Every draw of a run comes from its seed and step; what is left is torch's own generator (dropout in a model).
+    torch.save({"optimizer": optimizer.state_dict(), "torch_rng": torch.get_rng_state()}, partial / "training.pt")
+    files = sorted(path for path in partial.rglob("*") if path.is_file())
+    hashes = {str(path.relative_to(partial)): _sha256(path) for path in files}
+    for path in files:
+        _sync(path)
+    write_json(partial / MANIFEST, {"step": position.step, "data": position.data, "sha256": hashes})
+    if final.exists():
+        shutil.rmtree(final)
+    partial.replace(final)
+    return final
+
+
+def newest(folder: RunFolder, *, at_most: int | None = None) -> tuple[Path, Position] | None:
+    """The newest undamaged checkpoint (of a step up to `at_most`), or None. Damaged ones are passed over."""
+    for path in sorted(folder.checkpoints.glob("step-*"), reverse=True):
+        position = _verified(path)
+        if position is not None and (at_most is None or position.step <= at_most):
+            return path, position
+    return None
+
+
+def load_training_state(path: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Put the optimizer and torch's random state back as they were. Raises `RecordError` for another model's."""
+    state = torch.load(path / "training.pt", map_location="cpu", weights_only=True)
+    try:
+        optimizer.load_state_dict(state["optimizer"])
+    except ValueError as error:
+        raise RecordError(f"{path}: holds another model's optimizer ({error}); remove the folder.") from None
+    torch.set_rng_state(state["torch_rng"])
+
+
+def prune(folder: RunFolder, keep: int, *, always: frozenset[int] = frozenset()) -> None:
+    """Remove all but the newest `keep` checkpoints, those of the steps in `always`, and leftovers of a killed save."""
+    paths = sorted(folder.checkpoints.glob("step-*"))
+    for path in paths[:-keep]:
+        if int(path.name.removeprefix("step-")) not in always:
+            shutil.rmtree(path)
+    for path in folder.checkpoints.glob(".step-*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _verified(path: Path) -> Position | None:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        whole = all(_sha256(path / name) == digest for name, digest in manifest["sha256"].items())
+        return Position(int(manifest["step"]), int(manifest["data"])) if whole else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())

@@ -1,0 +1,142 @@
+"""One step's experience: prompts, their sampled groups, rewards and advantages, and what was left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tepo_lab.errors import DataError
+from tepo_lab.objectives import group_advantages
+from tepo_lab.rollout.engine import Engine, Response, Sampling
+from tepo_lab.schema.problem import Problem
+from tepo_lab.schema.run import RunSpec
+from tepo_lab.tasks.grading import grade_all
+from tepo_lab.tasks.prompts import encode_prompts
+from tepo_lab.tasks.sources import ProblemSource
+from tepo_lab.train.seeds import derive
+
+
+@dataclass(frozen=True)
+class Group:
+    """One prompt's G responses with their rewards (0 or 1) and advantages."""
+
+    problem: Problem
+    prompt_ids: list[int]
+    responses: list[Response]
+    rewards: list[float]
+    advantages: list[float]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some responses are right and some wrong, so that advantages are not all zero."""
+        return len(set(self.rewards)) > 1
+
+
+@dataclass(frozen=True)
+class Experience:
+    """The groups to learn from, the position in the data after them, and metrics of all that was sampled."""
+
+    groups: list[Group]
+    position: int
+    metrics: dict[str, float]
+
+
+class Collector:
+    """Samples, grades and selects groups."""
+
+    def __init__(self, spec: RunSpec, engine: Engine, tokenizer: Any, source: ProblemSource) -> None:
+        self.spec = spec
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.source = source
+        self.objective = spec.objective.model_dump()
+
+    def collect(self, step: int, position: int) -> Experience:
+        """The experience of training step `step`, whose prompts begin at `position` of the data.
+
+        With `dynamic_sampling: drop`, groups all right or all wrong are left out; with `refill`, more prompts are
+        sampled until there are enough mixed groups; with `off`, all groups stay.
+        Raises `DataError` when refilling does not find enough within `max_generation_batches`.
+        """
+        trainer = self.spec.trainer
+        wanted = trainer.prompts_per_step
+        sampled: list[Group] = []
+        seconds = {"rollout": 0.0, "grade": 0.0}
+        limit = trainer.max_generation_batches if trainer.dynamic_sampling == "refill" else 1
+        batches = 0
+        while batches < limit:
+            sampled += self._sample(step, batches, position, seconds)
+            position += wanted
+            batches += 1
+            if sum(group.is_mixed for group in sampled) >= wanted:
+                break
+        groups = sampled if trainer.dynamic_sampling == "off" else [group for group in sampled if group.is_mixed]
+        if trainer.dynamic_sampling == "refill" and len(groups) < wanted:
+            raise DataError(
+                f"step {step}: {batches} batches of {wanted} prompts gave {len(groups)} groups neither all right nor "
+                "all wrong; raise trainer.max_generation_batches or set trainer.dynamic_sampling=drop."
+            )
+        groups = groups[:wanted]
+        metrics = _rollout_metrics(sampled, self.spec.rollout.max_new_tokens)
+        metrics |= {"rollout/kept_groups": float(len(groups)), "rollout/generation_batches": float(batches)}
+        metrics |= {f"seconds/{phase}": value for phase, value in seconds.items()}
+        return Experience(groups, position, metrics)
+
+    def _sample(self, step: int, batch: int, position: int, seconds: dict[str, float]) -> list[Group]:
+        rollout, trainer = self.spec.rollout, self.spec.trainer
+        problems = self.source.training(position, trainer.prompts_per_step, seed=self.spec.seed)
+        prompts = encode_prompts(problems, self.spec.prompt, self.tokenizer, max_tokens=rollout.max_prompt_tokens)
+        sampling = Sampling(
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            max_new_tokens=rollout.max_new_tokens,
+            seed=derive(self.spec.seed, "rollout", step, batch),
+        )
+        responses = timed(seconds, "rollout", lambda: self._generate(prompts, sampling))
+        rewards = timed(seconds, "grade", lambda: self._grade(problems, responses))
+        advantages = group_advantages(self.objective, rewards).tolist()
+        return [
+            Group(*columns)
+            for columns in zip(problems, prompts, responses, rewards.tolist(), advantages, strict=True)
+        ]
+
+    def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[Response]]:
+        return self.engine.generate(prompts, samples=self.spec.trainer.group_size, sampling=sampling)
+
+    def _grade(self, problems: Sequence[Problem], responses: Sequence[Sequence[Response]]) -> torch.Tensor:
+        """Rewards (P, G): 1 for a right answer, 0 for any other, truncated responses among them."""
+        ids = [response.token_ids for group in responses for response in group]
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        size = len(responses[0])
+        answers = [problem.answer for problem in problems for _ in range(size)]
+        grades = [grade.correct for grade in grade_all(texts, answers)]
+        return torch.tensor(grades, dtype=torch.float32).view(len(problems), size)
+
+
+def timed(seconds: dict[str, float], phase: str, work: Callable[[], Any]) -> Any:
+    """The result of `work`, its wall seconds added to `seconds[phase]`."""
+    began = time.perf_counter()
+    result = work()
+    seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - began
+    return result
+
+
+def _rollout_metrics(groups: Sequence[Group], limit: int) -> dict[str, float]:
+    lengths = [len(response.token_ids) for group in groups for response in group.responses]
+    truncated = sum(response.truncated for group in groups for response in group.responses)
+    rewards = [reward for group in groups for reward in group.rewards]
+    prompt_tokens = sum(len(group.prompt_ids) for group in groups)
+    return {
+        "reward/mean": sum(rewards) / len(rewards),
+        "reward/all_right_groups": sum(min(group.rewards) > 0 for group in groups) / len(groups),
+        "reward/all_wrong_groups": sum(max(group.rewards) == 0 for group in groups) / len(groups),
+        "rollout/response_tokens_mean": sum(lengths) / len(lengths),
+        "rollout/response_tokens_max": float(max(lengths)),
+        "rollout/truncated_share": truncated / len(lengths),
+        "rollout/tokens": float(sum(lengths)),
+        "rollout/prompt_tokens": float(prompt_tokens),
+    }

@@ -1,0 +1,94 @@
+"""Loading a causal language model and its tokenizer, from the package, a folder or the hub."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tepo_lab.errors import ModelError, ResourceError
+from tepo_lab.schema.profile import ModelSpec, Resources
+
+#: Paths that begin so name a checkpoint folder inside the package.
+PACKAGE_PREFIX = "package:"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model on its device with its tokenizer and the tokens that end a response."""
+
+    model: Any
+    tokenizer: Any
+    end_ids: tuple[int, ...]
+    pad_id: int
+
+
+def model_path(spec: ModelSpec) -> str:
+    """The folder or hub name transformers is given. Raises `ModelError` for an unknown package checkpoint."""
+    if not spec.path.startswith(PACKAGE_PREFIX):
+        return str(Path(spec.path).expanduser()) if Path(spec.path).expanduser().exists() else spec.path
+    name = spec.path.removeprefix(PACKAGE_PREFIX)
+    folder = Path(str(resources.files("tepo_lab"))) / "assets" / name
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model.path={spec.path}: the package has no checkpoint {name!r}; 'package:nano' is one.")
+    return str(folder)
+
+
+def pick_device(resources_: Resources) -> torch.device:
+    """The run's device. Raises `ResourceError` when a GPU is asked for and none is visible."""
+    wants_gpu = resources_.device == "cuda" or (resources_.device == "auto" and resources_.gpus > 0)
+    if wants_gpu and not torch.cuda.is_available():
+        raise ResourceError("the run asks for a GPU and none is visible; set resources.device=cpu resources.gpus=0.")
+    return torch.device("cuda" if wants_gpu else "cpu")
+
+
+def load_model(spec: ModelSpec, device: torch.device, *, weights: Path | None = None) -> LoadedModel:
+    """Load the model that `spec` names; `weights` is a checkpoint folder of it to load instead.
+
+    Raises `ModelError` when it cannot be loaded, or its weights are not those that `spec.sha256` declares.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    path = model_path(spec)
+    if spec.sha256 is not None:
+        _check_hash(Path(path), spec)
+    source = str(weights) if weights is not None else path
+    revision = {} if weights is not None or spec.revision is None else {"revision": spec.revision}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **({"revision": spec.revision} if spec.revision else {}))
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, spec.dtype), **revision)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"model.path={spec.path}: cannot be loaded ({reason}).") from None
+    if spec.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    end_ids = _end_ids(model, tokenizer, spec)
+    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_ids[0]
+    return LoadedModel(model.to(device), tokenizer, end_ids, pad_id)
+
+
+def _end_ids(model: Any, tokenizer: Any, spec: ModelSpec) -> tuple[int, ...]:
+    declared = model.generation_config.eos_token_id
+    ids = declared if isinstance(declared, list) else [declared]
+    found = {int(each) for each in [*ids, tokenizer.eos_token_id] if each is not None}
+    if not found:
+        raise ModelError(f"model.path={spec.path}: neither model nor tokenizer names an end-of-sequence token.")
+    return tuple(sorted(found))
+
+
+def _check_hash(folder: Path, spec: ModelSpec) -> None:
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        raise ModelError(f"model.path={spec.path}: no model.safetensors to check against model.sha256.")
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if found != spec.sha256:
+        raise ModelError(
+            f"model.path={spec.path}: model.safetensors has SHA-256 {found[:12]}…, declared is {str(spec.sha256)[:12]}…; "
+            "restore the file or declare the new hash."
+        )

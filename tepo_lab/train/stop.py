@@ -1,0 +1,33 @@
+"""Stop rules: a run whose metric stays beyond a limit is over, and that is a result."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tepo_lab.schema.sweep import CONDITION, StopRule
+
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def broken_rule(rules: Sequence[StopRule], metrics: Sequence[Mapping[str, Any]]) -> StopRule | None:
+    """The first rule whose condition held in each of the last `rule.steps` step metrics, or None.
+
+    Args: `metrics`, one mapping a step in order; a value of None was not finite. A metric that a step does not have
+    (no group was left to learn from, say) says nothing, and the condition does not hold there.
+    """
+    for rule in rules:
+        recent = metrics[-rule.steps :]
+        if len(recent) == rule.steps and all(_holds(rule.when, step) for step in recent):
+            return rule
+    return None
+
+
+def _holds(when: str, metrics: Mapping[str, Any]) -> bool:
+    match = CONDITION.fullmatch(when)
+    if match is None:
+        name = when.removesuffix("is not finite").strip() if "is not finite" in when else when
+        return name in metrics and metrics[name] is None
+    value = metrics.get(match["metric"])
+    return value is not None and bool(_COMPARISONS[match["comparison"]](value, float(match["limit"])))
