@@ -1,0 +1,145 @@
+"""What each wanted row finds in the home: its seeds' counts at one step, or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tepo_lab.errors import RecordError
+from tepo_lab.report.frame import Column, Missing, WantedRow
+from tepo_lab.report.scan import Counts, FoundRun, missing_reason, read_counts, shortfall
+from tepo_lab.stats.bootstrap import Array, Scores
+
+Found = Mapping[tuple[str, int], FoundRun]
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """What one seed gives to a row: its counts, or why it has none.
+
+    `counted` says that it has them; `collapsed` is the step at which the run they are of collapsed.
+    """
+
+    seed: int
+    run: FoundRun | None
+    step: int | None
+    counts: dict[str, Counts]
+    outcome: str
+    reason: str | None = None
+    missing: Missing | None = None
+    collapsed: int | None = None
+
+    @property
+    def counted(self) -> bool:
+        return self.missing is None
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """A wanted row with the results of its seeds, in order."""
+
+    wanted: WantedRow
+    results: tuple[SeedResult, ...]
+
+    @property
+    def counted(self) -> dict[int, SeedResult]:
+        return {each.seed: each for each in self.results if each.counted}
+
+    @property
+    def parent(self) -> str | None:
+        """The parent's name as the runs recorded it."""
+        return next((each.run.parent for each in self.results if each.run is not None), None)
+
+    @property
+    def outcome(self) -> str:
+        """What became of the row's seeds, in one phrase."""
+        results = self.results
+        if not results:
+            return "not run"
+        counted = list(self.counted.values())
+        if not counted:
+            return "; ".join(dict.fromkeys(each.outcome for each in results))
+        steps = [each.collapsed for each in counted if each.collapsed is not None]
+        at = ""
+        if steps:
+            share = "" if len(steps) == len(results) else f" ({len(steps)} of {len(results)} seeds)"
+            at = f"collapsed at step {', '.join(str(step) for step in sorted(set(steps)))}{share}"
+        if len(counted) == len(results):
+            return at or "complete"
+        others = ", ".join(dict.fromkeys(each.outcome for each in results if not each.counted))
+        partly = f"partly: {len(counted)} of {len(results)} seeds ({others})"
+        return f"{partly}; {at}" if at else partly
+
+    @property
+    def reason(self) -> tuple[str, Missing]:
+        """Why the row has no score: in full, and in one word."""
+        reasons = dict.fromkeys(each.reason for each in self.results if each.reason)
+        words = [each.missing for each in self.results if each.missing is not None and each.missing != "not run"]
+        return "; ".join(reasons) or "not run", words[0] if words else "not run"
+
+
+def step_to_read(rows: Sequence[WantedRow], found: Found, steps: int | None) -> int | None:
+    """`steps` when a run wanted has a full evaluation there, else the largest step at which one has, if any."""
+    runs = [run for row in rows for run in _runs_of(row, found).values() if run is not None]
+    if steps is not None and any(run.evaluation_for(steps) in run.full_steps for run in runs):
+        return steps
+    # A run that collapsed late must not move the table past the steps that the others reached.
+    going = [run.full_steps[-1] for run in runs if run.full_steps and run.collapsed_at is None]
+    collapsed = [run.full_steps[-1] for run in runs if run.full_steps]
+    return max(going or collapsed, default=steps)
+
+
+def _runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
+    seeds = row.seeds or sorted(seed for family, seed in found if family == row.family)
+    return {seed: found.get((row.family, seed)) for seed in seeds}
+
+
+def read_row(row: WantedRow, found: Found, step: int | None, columns: Sequence[Column]) -> RowResult:
+    """The results of a row's seeds at `step`: the seeds wanted, or all that are found when none are named."""
+    runs = _runs_of(row, found)
+    return RowResult(row, tuple(_seed_result(seed, run, step, columns) for seed, run in runs.items()))
+
+
+def _seed_result(seed: int, run: FoundRun | None, step: int | None, columns: Sequence[Column]) -> SeedResult:
+    at = run.evaluation_for(step) if run is not None and step is not None else None
+    if run is None or at is None:
+        missing, outcome, reason = missing_reason(run, step)
+        return SeedResult(seed, run, None, {}, outcome, reason, missing)
+    counts = read_counts(run, at, columns)
+    lacking = shortfall(counts, columns)
+    if lacking is not None:
+        reason = f"under-graded at step {at} ({lacking})"
+        return SeedResult(seed, run, at, {}, "under-graded", reason, "incomplete")
+    collapsed = run.collapsed_at if run.collapsed_at is not None and run.collapsed_at <= at else None
+    outcome = "complete" if collapsed is None else f"collapsed at step {collapsed}"
+    return SeedResult(seed, run, at, counts, outcome, collapsed=collapsed)
+
+
+def check_same_problems(rows: Sequence[RowResult], columns: Sequence[Column]) -> None:
+    """Pooling and pairing need the same problems in every run."""
+    first: SeedResult | None = None
+    for result in (each for row in rows for each in row.counted.values()):
+        first = first or result
+        for column in columns:
+            if result.counts[column.name].ids != first.counts[column.name].ids:
+                folders = [str(each.run.folder.path) for each in (first, result) if each.run is not None]
+                raise RecordError(
+                    f"{' and '.join(folders)} were graded on different problems of {column.name}: remove the one whose "
+                    "data set is out of date and run it again."
+                )
+
+
+def generation_weights(columns: Sequence[Column]) -> Array:
+    """Each benchmark's share of the generations: what the paper's "Avg." weighs the columns by."""
+    weights = np.array([column.generations for column in columns], dtype=np.float64)
+    return np.asarray(weights / weights.sum())
+
+
+def scores_of(results: Sequence[SeedResult], columns: Sequence[Column]) -> Scores:
+    """Shares of right samples by seed (rows) and problem (columns), one array for each benchmark."""
+    return tuple(
+        np.stack([each.counts[column.name].correct / each.counts[column.name].graded for each in results])
+        for column in columns
+    )

@@ -1,0 +1,174 @@
+"""The runs of a home, and the graded counts of their evaluations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+from numpy.typing import NDArray
+
+from tepo_lab.errors import RecordError
+from tepo_lab.report.frame import Column, Missing
+from tepo_lab.schema.record import RunFolder, run_folders
+
+#: Seconds after which a lease that nobody renews no longer says that its run is going on.
+LEASE_LIFETIME = 60.0
+
+STATUS_EVENTS = frozenset({"started", "resumed", "complete", "collapsed", "failed"})
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run of the home: its identity and what last happened to it.
+
+    `status` is the last of `STATUS_EVENTS`; `full_steps` are the evaluated steps with as many rows as the suite has
+    generations.
+    """
+
+    folder: RunFolder
+    id: str
+    family: str
+    arm: str
+    parent: str | None
+    seed: int
+    commit: str | None
+    status: dict[str, Any]
+    last_step: int
+    running: bool
+    evaluated_steps: tuple[int, ...]
+    full_steps: tuple[int, ...]
+
+    @property
+    def collapsed_at(self) -> int | None:
+        """The step at which the run collapsed, if it ended so."""
+        return int(self.status["step"]) if self.status.get("event") == "collapsed" else None
+
+    def evaluation_for(self, step: int) -> int | None:
+        """The evaluation that speaks for the run at `step`: the one there, or that of an earlier collapse."""
+        if step in self.evaluated_steps:
+            return step
+        collapsed = self.collapsed_at
+        return collapsed if collapsed is not None and collapsed <= step and collapsed in self.evaluated_steps else None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A benchmark's problems in order of their ids, how many samples of each were graded and how many are right."""
+
+    ids: tuple[str, ...]
+    correct: NDArray[np.int64]
+    graded: NDArray[np.int64]
+
+
+def scan(home: Path, families: Iterable[str], columns: Iterable[Column]) -> dict[tuple[str, int], FoundRun]:
+    """The home's runs of the families wanted, by (family, seed). Raises `RecordError` for a damaged record."""
+    wanted = set(families)
+    generations = sum(column.generations for column in columns)
+    found: dict[tuple[str, int], FoundRun] = {}
+    for folder in run_folders(home):
+        run = folder.run()
+        if run.get("family") in wanted:
+            each = _found(folder, run, generations)
+            found[each.family, each.seed] = each
+    return found
+
+
+def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun:
+    try:
+        arm, seed = run["spec"]["arm"], int(run["spec"]["seed"])
+        identity, family = str(run["id"]), str(run["family"])
+        name, parent = str(arm["name"]), arm.get("parent")
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{folder.run_file} lacks {error}: remove the folder to run it again.") from None
+    provenance = run.get("provenance") or {}
+    commit = provenance.get("commit")
+    events, steps = folder.events(), folder.evaluated_steps()
+    return FoundRun(
+        folder=folder,
+        id=identity,
+        family=family,
+        arm=name,
+        parent=parent,
+        seed=seed,
+        commit=f"{commit}+changes" if commit and provenance.get("dirty") else commit,
+        status=next((event for event in reversed(events) if event["event"] in STATUS_EVENTS), {}),
+        last_step=max((int(event.get("step") or 0) for event in events), default=0),
+        running=_lease_is_fresh(folder.lease_file),
+        evaluated_steps=tuple(steps),
+        full_steps=tuple(step for step in steps if _row_count(folder.generations(step)) >= generations),
+    )
+
+
+def read_counts(run: FoundRun, step: int, columns: Iterable[Column]) -> dict[str, Counts]:
+    """Graded and right samples of each problem at `step`, by benchmark. Raises `RecordError` for a damaged file."""
+    path = run.folder.generations(step)
+    try:
+        rows = parquet.read_table(path, columns=["benchmark", "problem", "correct"])
+        grouped = rows.group_by(["benchmark", "problem"]).aggregate([("correct", "sum"), ("correct", "count")])
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _damaged(path, error) from None
+    names = np.asarray(grouped["benchmark"].to_pylist(), dtype=object)
+    ids = np.asarray([str(each) for each in grouped["problem"].to_pylist()], dtype=object)
+    correct, graded = (grouped[name].to_numpy().astype(np.int64) for name in ("correct_sum", "correct_count"))
+    counts = {}
+    for column in columns:
+        held = np.flatnonzero(names == column.name)
+        held = held[np.argsort(ids[held], kind="stable")]
+        counts[column.name] = Counts(tuple(ids[held]), correct[held], graded[held])
+    return counts
+
+
+def shortfall(counts: dict[str, Counts], columns: Iterable[Column]) -> str | None:
+    """What an evaluation lacks of the suite, or None when every sample of every problem was graded once."""
+    for column in columns:
+        graded = counts[column.name].graded
+        if len(graded) != column.problems or (graded != column.samples).any():
+            return f"{column.name}: {int(graded.sum())} of {column.generations} graded"
+    return None
+
+
+def missing_reason(run: FoundRun | None, step: int | None) -> tuple[Missing, str, str]:
+    """Why a run without a usable evaluation has no score: one word, the outcome, and the whole reason."""
+    if run is None or not run.status:
+        return "not run", "not run", "not run"
+    event, collapsed = run.status["event"], run.collapsed_at
+    if collapsed is not None and (step is None or collapsed <= step):
+        reason = f"collapsed at step {collapsed}, not evaluated"
+        return "collapsed", reason, reason
+    if event == "failed":
+        outcome = f"failed: {run.status.get('kind', 'unknown')}"
+        error = run.status.get("error")
+        return "failed", outcome, f"{outcome}: {error}" if error else outcome
+    if event in {"started", "resumed"}:
+        if run.running:
+            return "running", "running", f"running, past step {run.last_step}"
+        outcome = f"stopped at step {run.last_step}"
+        return "stopped", outcome, f"{outcome}; the command that ran it goes on from there"
+    there = ", ".join(str(each) for each in run.evaluated_steps) or "none"
+    outcome = "not evaluated" if step is None else f"not evaluated at step {step}"
+    return "not graded", outcome, f"{outcome} (evaluated steps: {there})"
+
+
+def _row_count(path: Path) -> int:
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> RecordError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return RecordError(f"{path} cannot be read ({reason}): remove it and run the sweep again to evaluate anew.")
+
+
+def _lease_is_fresh(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < LEASE_LIFETIME
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,91 @@
+"""An arm against its parent, paired over seeds and problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from tepo_lab.stats.bootstrap import DRAWS, Array, Estimate, Scores, estimate
+from tepo_lab.stats.multiplicity import holm
+
+#: Seeds below which no verdict is given: a difference between so few runs may be the seeds' alone.
+MIN_SEEDS = 3
+
+#: Chance with which a true difference of the smallest detectable size would be seen.
+POWER = 0.8
+
+Verdict = Literal["better", "worse", "not resolved", "not resolved (fewer than 3 seeds)"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A paired difference of two scores, in the scores' own units (shares, not percent).
+
+    `p` is two-sided, from Student's t on the two-way standard error; `p_holm` is corrected over the differences tested
+    together. `smallest_detectable` is the true difference that a single two-sided test at 1 - level, before the
+    correction, would see with a chance of 80 %.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    smallest_detectable: float
+    seeds: int
+    verdict: Verdict
+
+
+def paired(arm: Scores, parent: Scores) -> Scores:
+    """Differences by seed and problem: rows of both sides are the same seeds, columns the same problems."""
+    return tuple(mine - theirs for mine, theirs in zip(arm, parent, strict=True))
+
+
+def compare(
+    differences: Sequence[Scores], weights: Array, *, draws: int = DRAWS, seed: int = 0, level: float = 0.95
+) -> list[Difference]:
+    """Test paired differences together: intervals, p values with Holm's correction over all of them, and verdicts."""
+    estimates = [
+        each for (each,) in estimate(differences, [weights], draws=draws, seed=seed, level=level, bounds=(-1.0, 1.0))
+    ]
+    p_values = [p_value(each) for each in estimates]
+    return [
+        Difference(
+            difference=each.value,
+            low=each.low,
+            high=each.high,
+            p=p,
+            p_holm=corrected,
+            smallest_detectable=smallest_detectable(each, level=level),
+            seeds=each.seeds,
+            verdict=_verdict(each, corrected, 1 - level),
+        )
+        for each, p, corrected in zip(estimates, p_values, holm(p_values), strict=True)
+    ]
+
+
+def p_value(each: Estimate) -> float:
+    """Two-sided p of "no difference". Without any variation: 1 when the difference is 0, else 0."""
+    if each.standard_error == 0:
+        return 1.0 if each.value == 0 else 0.0
+    return float(2 * special.stdtr(each.degrees_of_freedom, -abs(each.value) / each.standard_error))
+
+
+def smallest_detectable(each: Estimate, *, level: float = 0.95, power: float = POWER) -> float:
+    """(t_{1 - alpha/2} + t_power) standard errors."""
+    if not np.isfinite(each.degrees_of_freedom):
+        return 0.0
+    quantiles = special.stdtrit(each.degrees_of_freedom, [(1 + level) / 2, power])
+    return float(quantiles.sum() * each.standard_error)
+
+
+def _verdict(each: Estimate, p_holm: float, alpha: float) -> Verdict:
+    if each.seeds < MIN_SEEDS:
+        return "not resolved (fewer than 3 seeds)"
+    if p_holm >= alpha:
+        return "not resolved"
+    return "better" if each.value > 0 else "worse"

@@ -1,0 +1,134 @@
+"""Homes with synthetic runs, written by the record contract (`tepo_lab.schema.record`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from tepo_lab.report.frame import Table, WantedRow
+from tepo_lab.report.table import build_table
+from tepo_lab.schema.profile import Suite
+from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, append_line, write_json
+from tepo_lab.schema.table import Report
+
+SUITE = Suite.model_validate(
+    {
+        "name": "tiny",
+        "max_new_tokens": 8,
+        "benchmarks": {
+            "greedy": {"label": "Greedy", "problems": 6, "data": {"kind": "chain", "terms": [3], "split": "test"}},
+            "sampled": {
+                "label": "Sampled @4",
+                "problems": 3,
+                "samples": 4,
+                "temperature": 0.6,
+                "data": {"kind": "chain", "terms": [6], "split": "test"},
+            },
+        },
+    }
+)
+
+REPORT = Report.model_validate(
+    {
+        "name": "table3",
+        "title": "Table 3: ablations",
+        "profile": "qwen2.5-7b",
+        "panels": {"e": {"title": "Panel E: masks", "sweep": "panel-e"}},
+    }
+)
+
+#: Right samples of every problem, by benchmark.
+Right = Mapping[str, list[int]]
+
+
+def digest(*parts: object) -> str:
+    return sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def columns_of(suite: Suite, right: Right) -> dict[str, Any]:
+    """Generations in which the first `right` samples of each problem are right."""
+    held: dict[str, list[Any]] = {name: [] for name in GENERATION_COLUMNS}
+    for name, benchmark in suite.benchmarks.items():
+        for problem, count in enumerate(right[name]):
+            for sample in range(benchmark.samples):
+                values = [name, f"{name}-{problem}", sample, "1+1=", "2", "2", 3, False, "2", int(sample < count)]
+                for column, value in zip(GENERATION_COLUMNS, [*values, "exact", "1"], strict=True):
+                    held[column].append(value)
+    return held
+
+
+def random_columns(suite: Suite, share: float, seed: int) -> dict[str, Any]:
+    """Generations right at random, without the cost of a Python loop."""
+    random = np.random.default_rng(seed)
+    benchmarks, problems, samples = [], [], []
+    for name, each in suite.benchmarks.items():
+        benchmarks.append(np.full(each.problems * each.samples, name))
+        problems.append(np.repeat([f"{name}-{number}" for number in range(each.problems)], each.samples))
+        samples.append(np.tile(np.arange(each.samples), each.problems))
+    size = sum(len(each) for each in samples)
+    words = dict.fromkeys(("prompt", "answer", "response", "extracted", "how", "grader"), np.full(size, "2"))
+    return words | {
+        "benchmark": np.concatenate(benchmarks),
+        "problem": np.concatenate(problems),
+        "sample": np.concatenate(samples),
+        "tokens": np.full(size, 3),
+        "truncated": np.zeros(size, dtype=bool),
+        "correct": (random.random(size) < share).astype(np.int8),
+    }
+
+
+@dataclass
+class SyntheticHome:
+    """A home whose runs are written by hand, and the table over its arms."""
+
+    path: Path
+    suite: Suite = SUITE
+    rows: dict[str, WantedRow] = field(default_factory=dict)
+
+    def want(self, arm: str, seeds: tuple[int, ...] = (1, 2, 3), panel: str | None = "e") -> WantedRow:
+        row = WantedRow(panel, arm, arm.upper(), digest(arm), seeds)
+        self.rows[arm] = row
+        return row
+
+    def run(
+        self,
+        arm: str,
+        seed: int = 1,
+        *,
+        right: Right | None = None,
+        steps: int = 20,
+        parent: str | None = None,
+        events: tuple[dict[str, Any], ...] = ({"event": "complete", "step": 20},),
+        columns: Mapping[str, Any] | None = None,
+        commit: str = "0123456789abcdef",
+    ) -> RunFolder:
+        """A run with an evaluation at `steps`: from the right samples of each problem, or from ready columns."""
+        identity = digest(arm, seed)
+        folder = RunFolder(self.path / "runs" / f"{arm}-tiny-s{seed}-{identity[:8]}")
+        spec = {"arm": {"name": arm, "parent": parent}, "seed": seed, "trainer": {"steps": steps}}
+        provenance = {"commit": commit, "dirty": False}
+        write_json(
+            folder.run_file,
+            {"id": identity, "family": digest(arm), "name": folder.name, "spec": spec, "provenance": provenance},
+        )
+        for event in ({"event": "started", "step": 0}, *events):
+            append_line(folder.events_file, {"time": 1.7e9, **event})
+        if right is not None:
+            columns = columns_of(self.suite, right)
+        if columns is not None:
+            folder.generations(steps).parent.mkdir(exist_ok=True)
+            parquet.write_table(pa.table(dict(columns)), folder.generations(steps))
+        return folder
+
+    def table(self, base: str | None = None, **options: Any) -> Table:
+        rows = [row for arm, row in self.rows.items() if arm != base]
+        options = {"steps": 20, "profile": "nano", "draws": 500, **options}
+        wanted_base = self.rows[base] if base else None
+        return build_table(REPORT, rows, base=wanted_base, home=self.path, suite=self.suite, **options)

@@ -1,0 +1,311 @@
+"""Tables from synthetic homes: which runs fill which rows, at which step, and what stands where nothing does."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as parquet
+import pytest
+from synthetic_home import SUITE, SyntheticHome, columns_of, random_columns
+
+from tepo_lab.errors import RecordError
+from tepo_lab.report import scan
+from tepo_lab.report.frame import Table
+from tepo_lab.schema.record import RunFolder, append_line, read_lines
+
+RIGHT = {"greedy": [1, 1, 0, 0, 0, 0], "sampled": [4, 1, 0]}
+DONE = {"event": "complete", "step": 20}
+
+
+def outcome(table: Table, arm: str) -> str:
+    return next(row.outcome for row in table.rows if row.arm == arm)
+
+
+def only_row(home: SyntheticHome, **options: object) -> tuple[str, tuple[int, ...], str | None]:
+    """The single row's outcome, seeds and the reason of its cells."""
+    (row,) = home.table(**options).rows
+    return row.outcome, row.seeds, row.cells["greedy"].reason
+
+
+def test_counts_are_summed_over_seeds(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2))
+    home.run("plain", 1, right=RIGHT)
+    home.run("plain", 2, right={"greedy": [1] * 6, "sampled": [4, 4, 2]})
+    home.run("plain", 3, right=RIGHT)  # not among the seeds wanted
+    (row,) = home.table().rows
+    assert (row.seeds, row.steps, row.outcome) == ((1, 2), 20, "complete")
+    greedy, sampled = row.cells["greedy"], row.cells["sampled"]
+    assert (greedy.correct, greedy.graded, greedy.percent) == (8, 12, pytest.approx(100 * 8 / 12))
+    assert (sampled.correct, sampled.graded) == (15, 24)
+    assert row.average.generation_weighted == pytest.approx(100 * 23 / 36)
+    assert row.average.macro == pytest.approx((100 * 8 / 12 + 100 * 15 / 24) / 2)
+    assert row.average.ci95 is not None
+    assert row.average.ci95[0] < 100 * 23 / 36 < row.average.ci95[1]
+
+
+def test_all_found_seeds_when_none_are_named(home: SyntheticHome) -> None:
+    home.want("plain", ())
+    for seed in (7, 3):
+        home.run("plain", seed, right=RIGHT)
+    assert only_row(home) == ("complete", (3, 7), None)
+
+
+def test_one_seed_is_over_problems_only_and_says_so(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, right=RIGHT)
+    table = home.table()
+    assert table.rows[0].average.seeds == 1
+    assert table.footer()["problems_only"] == ["plain"]
+
+
+def test_outcomes_and_reasons(full_home: SyntheticHome) -> None:
+    table = full_home.table("base")
+    assert [(row.arm, row.outcome, row.seeds, row.steps) for row in table.rows] == [
+        ("plain", "complete", (1, 2, 3), 20),
+        ("masked", "complete", (1, 2, 3), 20),
+        ("collapsing", "collapsed at step 9", (1, 2, 3), 9),
+        ("broken", "failed: user", (), 20),
+        ("absent", "not run", (), 20),
+        ("partial", "partly: 1 of 3 seeds (not run)", (2,), 20),
+    ]
+    collapsing, broken = table.rows[2], table.rows[3]
+    assert (collapsing.cells["sampled"].correct, collapsing.cells["sampled"].graded) == (2, 36)
+    assert broken.cells["greedy"].reason == "failed: user: loss is not finite"
+    assert broken.average.reason == "failed: user: loss is not finite"
+    assert broken.cells["greedy"].percent is None
+
+
+def test_a_collapse_of_some_seeds(home: SyntheticHome) -> None:
+    home.want("plain")
+    for seed in (1, 2):
+        home.run("plain", seed, right=RIGHT)
+    home.run("plain", 3, right=RIGHT, steps=12, events=({"event": "collapsed", "step": 12},))
+    (row,) = home.table().rows
+    assert row.outcome == "collapsed at step 12 (1 of 3 seeds)"
+    assert (row.seeds, row.steps, row.cells["greedy"].graded) == ((1, 2, 3), 20, 18)
+
+
+def test_a_later_collapse_leaves_the_step_before_it(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, right=RIGHT, steps=20, events=({"event": "collapsed", "step": 31},))
+    assert only_row(home) == ("complete", (1,), None)
+
+
+def test_a_collapse_that_was_not_evaluated(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, events=({"event": "collapsed", "step": 4},))
+    assert only_row(home) == ("collapsed at step 4, not evaluated", (), "collapsed at step 4, not evaluated")
+
+
+@pytest.mark.parametrize(("age", "expected"), [(0, "running"), (3600, "stopped at step 7")])
+def test_running_or_stopped(home: SyntheticHome, age: int, expected: str) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, events=({"event": "checkpoint", "step": 7},))
+    folder.lease_file.write_text("{}")
+    os.utime(folder.lease_file, (time.time() - age,) * 2)
+    assert only_row(home)[0] == expected
+
+
+def test_a_failed_run_that_goes_on_is_no_longer_failed(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, events=({"event": "failed", "step": 3, "kind": "machine"}, {"event": "resumed", "step": 2}))
+    assert only_row(home)[0] == "stopped at step 3"
+
+
+def test_an_under_graded_evaluation_does_not_count(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2))
+    home.run("plain", 1, right=RIGHT)
+    columns = {name: values[:-1] for name, values in columns_of(SUITE, RIGHT).items()}
+    home.run("plain", 2, columns=columns)
+    assert only_row(home)[:2] == ("partly: 1 of 2 seeds (under-graded)", (1,))
+    home.want("plain", (2,))
+    assert only_row(home)[2] == "under-graded at step 20 (sampled: 11 of 12 graded)"
+
+
+def test_a_problem_graded_twice_in_place_of_another_does_not_count(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    columns = columns_of(SUITE, RIGHT)
+    columns["problem"][-1] = columns["problem"][-5]
+    home.run("plain", 1, columns=columns)
+    assert only_row(home)[0] == "under-graded"
+
+
+class TestSteps:
+    def test_the_step_asked_for(self, home: SyntheticHome) -> None:
+        home.want("plain", (1,))
+        folder = home.run("plain", 1, right=RIGHT, steps=10)
+        more = {"greedy": [1] * 6, "sampled": [4, 4, 4]}
+        parquet_at(folder, 20, more)
+        assert home.table(steps=10).rows[0].cells["greedy"].correct == 2
+        assert home.table(steps=20).rows[0].cells["greedy"].correct == 6
+
+    def test_the_largest_when_none_is_asked_for(self, home: SyntheticHome) -> None:
+        home.want("plain", (1,))
+        parquet_at(home.run("plain", 1, right=RIGHT, steps=10), 15, RIGHT)
+        table = home.table(steps=None)
+        assert (table.steps, table.rows[0].steps, table.notes[-1][:12]) == (15, 15, "The paper's ")
+
+    def test_the_largest_when_nobody_has_the_one_asked_for(self, home: SyntheticHome) -> None:
+        home.want("plain", (1,))
+        home.run("plain", 1, right=RIGHT, steps=10)
+        table = home.table(steps=72)
+        assert table.steps == 10
+        assert table.notes[-1] == "No run has a full evaluation at step 72: the table is read at step 10."
+
+    def test_a_row_without_it_says_which_it_has(self, home: SyntheticHome) -> None:
+        home.want("plain", (1,))
+        home.want("other", (1,))
+        home.run("plain", 1, right=RIGHT, steps=20)
+        home.run("other", 1, right=RIGHT, steps=10)
+        table = home.table()
+        assert outcome(table, "other") == "not evaluated at step 20"
+        assert table.rows[1].cells["greedy"].reason == "not evaluated at step 20 (evaluated steps: 10)"
+
+    def test_a_late_collapse_does_not_move_the_table(self, home: SyntheticHome) -> None:
+        home.want("plain", (1,))
+        home.want("other", (1,))
+        home.run("plain", 1, right=RIGHT, steps=20)
+        home.run("other", 1, right=RIGHT, steps=50, events=({"event": "collapsed", "step": 50},))
+        assert home.table(steps=None).steps == 20
+
+    def test_nothing_there(self, home: SyntheticHome) -> None:
+        home.want("plain")
+        table = home.table(steps=20)
+        assert (table.steps, table.rows[0].outcome, table.base_reason) == (20, "not run", "not asked for")
+        assert home.table(steps=None).steps is None
+
+
+def parquet_at(folder: RunFolder, step: int, right: dict[str, list[int]]) -> None:
+    pd.DataFrame(columns_of(SUITE, right)).to_parquet(folder.generations(step))
+
+
+def test_the_untrained_model_is_read_at_step_zero_and_is_never_the_best(full_home: SyntheticHome) -> None:
+    for seed in (1, 2, 3):
+        full_home.run("plain", seed, right={"greedy": [0] * 6, "sampled": [0, 0, 0]}, events=())
+    del full_home.rows["masked"], full_home.rows["partial"]
+    table = full_home.table("base")
+    assert table.base is not None
+    assert (table.base.steps, table.base.cells["greedy"].correct) == (0, 1)
+    assert table.best()["greedy"] == 0.0
+    assert table.base_reason is None
+
+
+def test_an_untrained_model_that_is_not_there_has_a_reason(full_home: SyntheticHome) -> None:
+    full_home.want("base", (5,), panel=None)
+    values = full_home.table("base").to_dict()
+    assert values["base"] is None
+    assert values["base_reason"] == "not run"
+
+
+def test_best_of_each_column(full_home: SyntheticHome) -> None:
+    best = full_home.table("base").best()
+    assert best["greedy"] == 100.0
+    assert best["sampled"] == pytest.approx(100 * 24 / 36)
+    assert best["average"] == pytest.approx(100 * 39 / 54)
+    assert full_home.table("base").footer()["seeds"] == [1, 2, 3]
+
+
+def test_arms_are_compared_with_their_parents_over_common_seeds(full_home: SyntheticHome) -> None:
+    comparisons = full_home.table("base").comparisons
+    assert [(each.arm, each.parent, each.seeds) for each in comparisons] == [
+        ("masked", "plain", (1, 2, 3)),
+        ("collapsing", "plain", (1, 2, 3)),
+        ("partial", "plain", (2,)),
+    ]
+    assert comparisons[0].difference == pytest.approx(100 * (39 - 26) / 54, abs=1e-4)
+    assert comparisons[2].verdict == "not resolved (fewer than 3 seeds)"
+    assert all(each.p_holm is not None and each.p is not None and each.p_holm >= each.p for each in comparisons)
+
+
+def test_a_comparison_without_common_seeds_has_a_reason(home: SyntheticHome) -> None:
+    home.want("plain")
+    home.want("masked")
+    home.run("masked", 1, right=RIGHT, parent="plain")
+    (comparison,) = home.table().comparisons
+    assert (comparison.difference, comparison.reason) == (None, "plain: not run")
+    home.run("plain", 2, right=RIGHT)
+    (comparison,) = home.table().comparisons
+    assert comparison.reason == "no seed in common"
+
+
+def test_the_same_arm_in_two_panels_is_compared_once(full_home: SyntheticHome) -> None:
+    full_home.rows["again"] = full_home.want("masked", panel="f")
+    full_home.want("masked")
+    table = full_home.table("base")
+    assert [row.arm for row in table.rows].count("masked") == 2
+    assert [each.arm for each in table.comparisons].count("masked") == 1
+    assert len({run["id"] for run in table.footer()["runs"]}) == len(table.footer()["runs"])
+
+
+def test_notes_keep_profiles_apart(full_home: SyntheticHome) -> None:
+    notes = " ".join(full_home.table("base").notes)
+    assert "not AIME" in notes
+    assert "Profile nano" in notes
+    assert "qwen2.5-7b" in notes
+
+
+def test_json_has_the_documented_form(full_home: SyntheticHome) -> None:
+    values = full_home.table("base").to_dict()
+    assert list(values) == ["table", "profile", "benchmarks", "base", "rows", "comparisons", "footer"]
+    assert values["benchmarks"][1] == {"name": "sampled", "label": "Sampled @4", "problems": 3, "samples": 4}
+    row = values["rows"][0]
+    assert list(row) == ["panel", "arm", "label", "seeds", "steps", "outcome", "cells", "average"]
+    assert row["cells"]["greedy"] == {"correct": 8, "graded": 18, "percent": pytest.approx(44.4444, abs=1e-4)}
+    assert list(row["average"]) == ["generation_weighted", "macro", "ci95"]
+    assert values["rows"][3]["cells"]["greedy"]["percent"] is None
+    assert {"arm", "parent", "difference", "ci95", "p", "p_holm", "smallest_detectable", "verdict", "seeds"} <= set(
+        values["comparisons"][0]
+    )
+
+
+def test_the_home_is_scanned_once_and_other_families_are_left_alone(
+    full_home: SyntheticHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned: list[Path] = []
+    listing = scan.run_folders
+    monkeypatch.setattr(scan, "run_folders", lambda home: scanned.append(home) or listing(home))
+    stranger = full_home.run("stranger", 1)
+    stranger.events_file.write_text("damaged\n")
+    full_home.table("base")
+    assert scanned == [full_home.path]
+
+
+def test_damaged_records_are_named(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, right=RIGHT)
+    whole = folder.generations(20).read_bytes()
+    folder.generations(20).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RecordError, match=r"step-000020.parquet cannot be read .*remove it"):
+        home.table()
+
+
+def test_different_problems_are_refused(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2))
+    home.run("plain", 1, right=RIGHT)
+    columns = columns_of(SUITE, RIGHT)
+    columns["problem"] = [each.replace("greedy-0", "greedy-9") for each in columns["problem"]]
+    home.run("plain", 2, columns=columns)
+    with pytest.raises(RecordError, match="different problems of greedy"):
+        home.table()
+
+
+def test_changed_commits_are_marked(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, right=RIGHT)
+    folder.run_file.write_text(folder.run_file.read_text().replace('"dirty": false', '"dirty": true'))
+    assert home.table().footer()["commits"] == ["0123456789abcdef+changes"]
+
+
+def test_the_same_home_gives_the_same_table(full_home: SyntheticHome) -> None:
+    assert full_home.table("base") == full_home.table("base")
+
+
+def test_synthetic_runs_keep_the_record_contract(home: SyntheticHome) -> None:
+    folder = home.run("plain", 1, columns=random_columns(SUITE, 0.5, 0))
+    append_line(folder.events_file, {"time": 0, "event": "evaluated", "step": 20})
+    assert [event["event"] for event in read_lines(folder.events_file)] == ["started", "complete", "evaluated"]
+    assert parquet.read_metadata(folder.generations(20)).num_rows == 18
+    assert folder.evaluated_steps() == [20]
