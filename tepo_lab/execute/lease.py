@@ -1,0 +1,111 @@
+"""Who is running a run: a file in its folder, kept alive by a heartbeat, taken over when its owner is dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import Any
+
+from tepo_lab.errors import RecordError
+from tepo_lab.schema.record import RunFolder, write_json
+
+HEARTBEAT_SECONDS = 5.0
+
+#: A lease this old is dead, wherever its owner ran; an owner on this machine is also dead when its process is gone.
+STALE_SECONDS = 60.0
+
+
+def is_held(folder: RunFolder) -> bool:
+    """Whether a living process holds the run."""
+    lease = _read(folder)
+    return lease is not None and _is_alive(lease)
+
+
+class Lease:
+    """Holds a run while in use as a context manager. Raises `RecordError` when another living process holds it."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._stopped = threading.Event()
+        self._owner = {
+            "host": socket.gethostname(), "pid": os.getpid(), "born": _birth(os.getpid()), "token": uuid.uuid4().hex
+        }
+        self._thread = threading.Thread(target=self._beat, name=f"lease {folder.name}", daemon=True)
+
+    def __enter__(self) -> Lease:
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        while not self._claim():
+            held = _read(self.folder)
+            if held is None:
+                continue
+            if _is_alive(held):
+                raise RecordError(
+                    f"run {self.folder.name} is held by process {held.get('pid')} on {held.get('host')}; "
+                    "wait for it to end, or end it."
+                )
+            self._remove_if(held)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._remove_if(self._owner)
+
+    def _claim(self) -> bool:
+        """Create the lease file if there is none: a hard link either appears whole or fails."""
+        draft = self.folder.path / f".lease.{self._owner['token']}"
+        write_json(draft, self._owner | {"time": time.time()})
+        try:
+            os.link(draft, self.folder.lease_file)
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        return True
+
+    def _remove_if(self, owner: dict[str, Any]) -> None:
+        """Remove the lease if it is still `owner`'s; another may have taken a dead one over first."""
+        found = _read(self.folder)
+        if found is not None and found.get("token") == owner.get("token"):
+            self.folder.lease_file.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_SECONDS):
+            write_json(self.folder.lease_file, self._owner | {"time": time.time()})
+
+
+def _read(folder: RunFolder) -> dict[str, Any] | None:
+    try:
+        values = json.loads(folder.lease_file.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        # Leases are written whole; a damaged one has no living writer.
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _is_alive(lease: dict[str, Any]) -> bool:
+    if time.time() - float(lease.get("time", 0)) > STALE_SECONDS:
+        return False
+    if lease.get("host") != socket.gethostname():
+        return True
+    return _birth(int(lease.get("pid", -1))) == lease.get("born")
+
+
+def _birth(pid: int) -> str | None:
+    """When a process of this machine started, in clock ticks since boot; None for no such process.
+
+    Tells a living owner from another process that was later given the same number.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            fields = stream.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]

@@ -1,0 +1,143 @@
+"""`tepo-lab ui`: MLflow's own pages over the home's mirror, served while the command runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from tepo_lab.errors import RecordError, ResourceError
+from tepo_lab.track import ENVIRONMENT
+from tepo_lab.track.address import artifact_folder, database_file, own_address, tracking_address
+
+START_SECONDS = 180.0
+STOP_SECONDS = 10.0
+
+
+def serve(
+    home: Path,
+    on_ready: Callable[[str], None],
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    tracking_uri: str | None = None,
+) -> None:
+    """Serve the home's mirror until interrupted (Ctrl-C, SIGTERM or SIGHUP).
+
+    Args: `on_ready` is given the address once it answers; `port` 0 takes a free one; `tracking_uri` as for
+    `tracking_address`. When that is a running server's address there is nothing to serve: `on_ready` is given it.
+    Raises `RecordError` when there is no database yet, `ResourceError` when the port is taken or the server dies.
+    """
+    uri = tracking_address(home, tracking_uri)
+    if uri.startswith(("http://", "https://")):
+        on_ready(uri)
+        return
+    endings = (signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, _interrupt) for each in endings}
+    try:
+        with running_server(home, port=port, host=host, tracking_uri=tracking_uri) as (address, server):
+            on_ready(address)
+            if server.wait():
+                raise ResourceError(f"The MLflow server at {address} ended by itself (exit code {server.returncode}).")
+    except KeyboardInterrupt:
+        return
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def running_server(
+    home: Path, *, port: int = 0, host: str = "127.0.0.1", tracking_uri: str | None = None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """An MLflow server over the home's mirror as a child process: its address and process, once it answers.
+
+    It runs in a process group of its own, which is ended on the way out. Raises as `serve` does.
+    """
+    uri = tracking_address(home, tracking_uri)
+    if uri == own_address(home) and not database_file(home).exists():
+        raise RecordError(f"There is no MLflow database in {home} yet: run something first: tepo-lab run panel-e")
+    port = _usable_port(host, port)
+    artifacts = str(artifact_folder(home))
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host]
+    command += ["--port", str(port), "--workers", "1", "--default-artifact-root", artifacts]
+    command += ["--artifacts-destination", artifacts]
+    # Background jobs serve model evaluation, which nothing here uses; they cost processes and memory.
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_LOGGING_LEVEL": "WARNING"}
+    environment = ENVIRONMENT | os.environ | quiet
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            address = f"http://{host}:{port}"
+            _wait_until_it_answers(address, server, log)
+            yield address, server
+        finally:
+            _end_group(server)
+
+
+def _usable_port(host: str, port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ResourceError(
+                f"Port {port} on {host} cannot be used ({error.strerror}): give another with --port (0: a free one)."
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_it_answers(address: str, server: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    # A proxy in the environment must not come between us and our own machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            log.seek(0)
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+            said = lines[-1].strip() if lines else "it said nothing"
+            raise ResourceError(f"The MLflow server did not start (exit code {server.returncode}): {said}")
+        try:
+            with opener.open(f"{address}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise ResourceError(f"The MLflow server did not answer at {address} within {START_SECONDS:.0f} s: try again.")
+
+
+def _end_group(server: subprocess.Popen[bytes]) -> None:
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, ending)
+        except ProcessLookupError:
+            break
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline and _group_lives(server):
+            time.sleep(0.05)
+    server.wait()
+
+
+def _group_lives(server: subprocess.Popen[bytes]) -> bool:
+    server.poll()
+    try:
+        os.killpg(server.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
