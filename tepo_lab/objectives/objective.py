@@ -109,6 +109,12 @@ def policy_loss(
     terms = _evaluate(settings, batch, generator, estimate_change=totals is None)
     penalty = _penalty_loss(settings, terms)
     metrics, token_count = gather(batch, terms, settings)
+    loss = terms.policy if penalty is None else terms.policy + penalty
+    return LossOutput(loss, terms.policy, penalty, metrics, token_count, _per_token(batch, terms))
+
+
+def _per_token(batch: Batch, terms: Terms) -> dict[str, Tensor]:
+    """The tensors of `LossOutput.tokens`."""
     tokens = {"ratio": terms.ratio.masked_fill(batch.padding, 0.0)}
     if terms.penalty_mask is not None:
         tokens["penalty_mask"] = terms.penalty_mask.to(terms.ratio.dtype)
@@ -116,8 +122,7 @@ def policy_loss(
         tokens["entropy_change"] = terms.change
     if terms.weights is not None:
         tokens["weights"] = terms.weights.masked_fill(batch.padding, 0.0)
-    loss = terms.policy if penalty is None else terms.policy + penalty
-    return LossOutput(loss, terms.policy, penalty, metrics, token_count, tokens)
+    return tokens
 
 
 def _check_inputs(settings: Settings, batch: Batch) -> None:

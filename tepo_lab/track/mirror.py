@@ -1,4 +1,4 @@
-"""A sweep's records shown in MLflow while it runs.
+"""A sweep's records shown in MLflow while it runs, and the whole mirror made again from the records.
 
 An experiment per sweep, in it a parent run and a child run per trial. Nothing is remembered beside MLflow itself: what
 the records say is compared with what MLflow holds, the missing part is logged, and a child that holds anything else
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,9 +29,6 @@ from tepo_lab.track.store import FAILURES, BusyError, keeps_artifacts_here, one_
 Outcome = Literal["complete", "failed", "interrupted"]
 
 LONGEST_WAIT_SECONDS = 60.0
-
-#: Has the pages open on runs and charts, not on traces of language-model applications.
-_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 _PARENT_STATUS: dict[Outcome, str] = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
@@ -174,7 +172,7 @@ class Mirror:
         artifacts = str(artifact_folder(self.home)) if keeps_artifacts_here(self.uri) else None
         found = client.get_experiment_by_name(self.sweep)
         if found is None:
-            return str(client.create_experiment(self.sweep, artifact_location=artifacts, tags=_EXPERIMENT_TAGS))
+            return str(client.create_experiment(self.sweep, artifact_location=artifacts))
         location = found.artifact_location.removeprefix("file://")
         if self.uri == own_address(self.home) and location != artifacts:
             raise RecordError(
@@ -198,8 +196,12 @@ class Mirror:
 
     def _earliest(self) -> int:
         """When the first of the known runs was made, else now, in milliseconds since 1970."""
-        created = [folder.run().get("created", time.time()) for folder in self._folders if folder.run_file.exists()]
-        return int(1000 * min(created, default=time.time()))
+        started = [int(time.time() * 1000)]
+        for folder in self._folders:
+            # A damaged record is told of when its run is shown.
+            with suppress(RecordError):
+                started.append(run_state(folder, self.sweep).started)
+        return min(started)
 
     def _sync_snapshot(self, connection: _Connection) -> None:
         snapshot = read_json(self.home / "sweeps" / self.sweep / "sweep.json")
@@ -256,6 +258,38 @@ class Mirror:
         if message not in self._told:
             self._told.add(message)
             self._on_problem(message)
+
+
+def rebuild(home: Path, tracking_uri: str | None = None) -> int:
+    """Make the mirror again from the records: every sweep under HOME/sweeps, every run it lists that has a folder.
+
+    What MLflow already shows rightly stays as it is; children whose run folder is gone are deleted.
+    Returns the number of runs shown, one of two sweeps counted in both.
+    Raises `RecordError` when a record cannot be read or MLflow not written.
+    """
+    uri = tracking_address(home, tracking_uri)
+    return sum(_rebuild_sweep(home, uri, path) for path in sorted(home.glob("sweeps/*/sweep.json")))
+
+
+def _rebuild_sweep(home: Path, uri: str, sweep_file: Path) -> int:
+    listed = [RunFolder(home / "runs" / str(name)) for name in (read_json(sweep_file) or {}).get("runs", [])]
+    folders = [folder for folder in listed if folder.run_file.exists()]
+    text, table = sweep_file.with_name("table.md"), sweep_file.with_name("table.json")
+    printed = (text.read_text(), read_json(table)) if text.exists() and table.exists() else None
+    problems: list[str] = []
+    mirror = Mirror(home, uri, sweep_file.parent.name, problems.append, verify=True)
+    try:
+        mirror.sync_or_raise(folders, printed)
+    except BusyError:
+        raise RecordError(f"Another process is writing to the mirror of {home}: call again when it is done.") from None
+    except FAILURES as error:
+        raise RecordError(
+            f"{trouble(uri, error)} If the database is damaged, move it away and call again: it is made anew from the "
+            "records."
+        ) from error
+    if problems:
+        raise RecordError(problems[0])
+    return len(folders)
 
 
 def _search(client: MlflowClient, experiment: str, condition: str) -> list[Run]:

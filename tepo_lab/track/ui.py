@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,8 +37,9 @@ def serve(
 ) -> None:
     """Serve the home's mirror until interrupted (Ctrl-C, SIGTERM or SIGHUP).
 
-    Args: `on_ready` is given the address once it answers; `port` 0 takes a free one; `tracking_uri` as for
-    `tracking_address`. When that is a running server's address there is nothing to serve: `on_ready` is given it.
+    Args: `on_ready` is given the address of the newest sweep's runs once it answers; `port` 0 takes a free one;
+    `tracking_uri` as for `tracking_address`. When that is a running server's address there is nothing to serve:
+    `on_ready` is given it.
     Raises `RecordError` when there is no database yet, `ResourceError` when the port is taken or the server dies.
     """
     uri = tracking_address(home, tracking_uri)
@@ -47,7 +50,7 @@ def serve(
     before = {each: signal.signal(each, _interrupt) for each in endings}
     try:
         with running_server(home, port=port, host=host, tracking_uri=tracking_uri) as (address, server):
-            on_ready(address)
+            on_ready(f"{address}/{_first_page(address)}")
             if server.wait():
                 raise ResourceError(f"The MLflow server at {address} ended by itself (exit code {server.returncode}).")
     except KeyboardInterrupt:
@@ -101,8 +104,7 @@ def _usable_port(host: str, port: int) -> int:
 
 
 def _wait_until_it_answers(address: str, server: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    # A proxy in the environment must not come between us and our own machine.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = _direct()
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -116,6 +118,27 @@ def _wait_until_it_answers(address: str, server: subprocess.Popen[bytes], log: I
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     raise ResourceError(f"The MLflow server did not answer at {address} within {START_SECONDS:.0f} s: try again.")
+
+
+def _first_page(address: str) -> str:
+    """The newest sweep's runs by name, since MLflow itself opens on pages for language-model applications."""
+    query = json.dumps({"max_results": 2, "order_by": ["last_update_time DESC"]}).encode()
+    request = urllib.request.Request(
+        f"{address}/api/2.0/mlflow/experiments/search", query, {"Content-Type": "application/json"}
+    )
+    with _direct().open(request, timeout=60) as answer:
+        experiments = json.load(answer).get("experiments", [])
+    sweeps = [each["experiment_id"] for each in experiments if each["name"] != "Default"]
+    if not sweeps:
+        return "#/experiments?workflowType=machine_learning"
+    # Only an order other than by time shows the runs without unfolding their parent.
+    order = urllib.parse.urlencode({"orderByKey": "tags.`mlflow.runName`", "orderByAsc": "true"})
+    return f"#/experiments/{sweeps[0]}/runs?workflowType=machine_learning&{order}"
+
+
+def _direct() -> urllib.request.OpenerDirector:
+    # A proxy in the environment must not come between us and our own machine.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _end_group(server: subprocess.Popen[bytes]) -> None:

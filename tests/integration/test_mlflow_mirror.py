@@ -1,0 +1,121 @@
+"""The mirror against real processes and a real MLflow server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow_runs import complete, shown_values, start_run, write_steps
+
+from tepo_lab.schema.record import run_folders
+from tepo_lab.track.mirror import Mirror
+from tepo_lab.track.state import run_state
+from tepo_lab.track.store import open_client, own_address
+from tepo_lab.track.thread import MirrorThread
+from tepo_lab.track.ui import running_server
+
+MIRROR = """
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tepo_lab.schema.record import run_folders
+from tepo_lab.track.thread import MirrorThread
+home = Path(sys.argv[1])
+thread = MirrorThread(home, None, "panel-e", lambda: run_folders(home), print, every_seconds=0.05)
+thread.start()
+print("in step", thread.stop(timeout_seconds=120), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def test_processes_at_once_on_a_fresh_home_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    folders = [start_run(tmp_path, arm) for arm in ("tepo", "gspo", "grpo_dapo")]
+    for folder in folders:
+        write_steps(folder, range(1, 21))
+        complete(folder, 20)
+    command = [sys.executable, "-c", MIRROR, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [process.communicate(timeout=240)[0].split("\n") for process in processes]
+    assert said == [["in step True", ""]] * 4
+    client = open_client(tmp_path, own_address(tmp_path))
+    expected = {folder.name: run_state(folder, "panel-e").values for folder in folders}
+    assert shown_values(client, "panel-e") == expected
+
+
+def test_a_process_killed_while_it_makes_the_database_leaves_no_half_of_one(tmp_path: Path) -> None:
+    start_run(tmp_path, "tepo")
+    process = subprocess.Popen([sys.executable, "-c", MIRROR, str(tmp_path)], stdout=subprocess.DEVNULL)
+    partial = tmp_path / ".mlflow.db.partial"
+    while not partial.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "mlflow.db").exists()
+
+    problems: list[str] = []
+    assert Mirror(tmp_path, None, "panel-e", problems.append).update(run_folders(tmp_path))
+    assert problems == []
+    assert not partial.exists()
+
+
+def test_a_server_that_goes_down_and_comes_back_gets_everything(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home, address, problems = tmp_path / "home", f"http://127.0.0.1:{port}", list[str]()
+    folder = start_run(home, "tepo")
+    write_steps(folder, range(1, 4))
+    store = f"sqlite:///{tmp_path}/server.db"
+    thread = MirrorThread(home, address, "panel-e", lambda: [folder], problems.append, every_seconds=0.1)
+    with running_server(tmp_path, port=port, tracking_uri=store):
+        thread.start()
+        client = open_client(home, address)
+        until(lambda: client.get_experiment_by_name("panel-e") is not None)
+        until(lambda: len(shown_values(client, "panel-e").get(folder.name, {})) == 6)
+    write_steps(folder, range(4, 7))
+    until(lambda: problems != [])
+    with running_server(tmp_path, port=port, tracking_uri=store):
+        complete(folder, 6)
+        assert thread.stop(timeout_seconds=60)
+        assert shown_values(client, "panel-e") == {folder.name: run_state(folder, "panel-e").values}
+        assert not (home / "mlflow.db").exists()
+    assert len(problems) == 1
+    assert f"MLflow ({address}) cannot be written" in problems[0]
+
+
+@pytest.mark.slow
+def test_a_locked_database_is_caught_up_with_when_it_is_free(tmp_path: Path) -> None:
+    folder, problems, now = start_run(tmp_path, "tepo"), list[str](), [0.0]
+    mirror = Mirror(tmp_path, None, "panel-e", problems.append, clock=lambda: now[0])
+    mirror.update([folder])
+    write_steps(folder, range(1, 4))
+    with sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        assert not mirror.update([folder])
+        holder.execute("ROLLBACK")
+    now[0] = 10.0
+    assert mirror.update([folder])
+    client = open_client(tmp_path, own_address(tmp_path))
+    assert shown_values(client, "panel-e") == {folder.name: run_state(folder, "panel-e").values}
+    assert len(problems) == 1
+    assert "database is locked" in problems[0]
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
