@@ -1,1 +1,29 @@
 """Declare, run and report ablations of RL objectives for reasoning models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tepo_lab.objectives import LossOutput
+
+
+def policy_loss(objective: str | Mapping[str, Any], *, profile: str = "qwen2.5-7b", **inputs: Any) -> LossOutput:
+    """The loss of an arm or of an objective, for any trainer.
+
+    Args: `objective`, an arm's name, looked up in the registry with the choices that `profile` makes for it (TEPO's
+    KL coefficient), or a mapping with the YAML's keys; `inputs` as for `tepo_lab.objectives.policy_loss`.
+    Raises `ConfigError` for an unknown arm or profile, `ObjectiveError` for inputs that do not fit.
+
+        out = tepo_lab.policy_loss("tepo", log_probs=..., old_log_probs=..., advantages=..., response_mask=...,
+                                   entropy=..., old_entropy=...)
+        out.loss.backward()
+    """
+    from tepo_lab import objectives
+
+    if isinstance(objective, str):
+        from tepo_lab.registry.compose import compose_run
+
+        objective = compose_run(objective, profile).objective.model_dump()
+    return objectives.policy_loss(objective, **inputs)

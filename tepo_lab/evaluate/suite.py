@@ -84,8 +84,11 @@ def _benchmark_rows(
     problems = open_source(benchmark.data).benchmark(benchmark.problems)
     prompts = encode_prompts(problems, prompt, tokenizer, max_tokens=max_prompt_tokens)
     groups = engine.generate(prompts, samples=benchmark.samples, sampling=sampling)
-    pairs = [(problem, sample, response) for problem, group in zip(problems, groups, strict=True)
-             for sample, response in enumerate(group)]
+    pairs = [
+        (problem, sample, response)
+        for problem, group in zip(problems, groups, strict=True)
+        for sample, response in enumerate(group)
+    ]
     texts = tokenizer.batch_decode([response.token_ids for _, _, response in pairs], skip_special_tokens=True)
     grades = grade_all(texts, [problem.answer for problem, _, _ in pairs])
     return [

@@ -17,7 +17,7 @@ from tepo_lab.execute.provenance import provenance
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import Expansion
 from tepo_lab.registry.identity import IDENTITY_VERSION
-from tepo_lab.schema.record import RunFolder, write_json
+from tepo_lab.schema.record import RunFolder, append_line, write_json
 
 #: Quiet, private, and without a second logger beside our own records.
 ENVIRONMENT = {
@@ -81,9 +81,8 @@ class Executor:
 
         Args: `watch` is called about twice a second in a thread of its own while trials run, with False, and once
         with True when they are over; it reads the records.
-        Raises `ResourceError` when a trial asks for more than the cluster has.
+        A run that still fails after its retries is recorded as failed by the machine's fault.
         """
-        self._check_fits(pending)
         for each in pending:
             prepare_folder(each)
         stop = [rule.model_dump(by_alias=True) for rule in expansion.sweep.stop]
@@ -123,9 +122,13 @@ class Executor:
                 verbose=0,
             ),
         )
-        tuner.fit()
+        results = tuner.fit()
+        for result in results:
+            if result.error is not None:
+                _record_machine_failure(RunFolder(Path(result.config["folder"])), result.error)
 
-    def _check_fits(self, pending: Sequence[Entry]) -> None:
+    def check_fits(self, pending: Sequence[Entry]) -> None:
+        """Raise `ResourceError`, with the numbers, for the first run that asks for more than the cluster has."""
         for each in pending:
             asked = each.planned.spec.resources
             if asked.cpus > self.cluster.cpus or asked.gpus > self.cluster.gpus:
@@ -134,6 +137,14 @@ class Executor:
                     f"{self.cluster.cpus:g} and {self.cluster.gpus:g}; set resources.cpus or resources.gpus, join a "
                     "cluster with --address, or choose profile=nano."
                 )
+
+
+def _record_machine_failure(folder: RunFolder, error: BaseException) -> None:
+    """Say in the run's records that retrying did not help; the same command tries again from its checkpoint."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    values = {"event": "failed", "kind": "machine", "error": (lines[-1] if lines else type(error).__name__)[:500]}
+    step = max((int(event.get("step", 0)) for event in folder.events()), default=0)
+    append_line(folder.events_file, {"time": time.time(), "step": step, **values})
 
 
 def prepare_folder(each: Entry) -> None:

@@ -25,14 +25,21 @@ def is_held(folder: RunFolder) -> bool:
     return lease is not None and _is_alive(lease)
 
 
+class LeaseHeldError(RecordError):
+    """Another living process runs this run."""
+
+
 class Lease:
-    """Holds a run while in use as a context manager. Raises `RecordError` when another living process holds it."""
+    """Holds a run while in use as a context manager. Raises `LeaseHeldError` when another living process holds it."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self._stopped = threading.Event()
         self._owner = {
-            "host": socket.gethostname(), "pid": os.getpid(), "born": _birth(os.getpid()), "token": uuid.uuid4().hex
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "born": _birth(os.getpid()),
+            "token": uuid.uuid4().hex,
         }
         self._thread = threading.Thread(target=self._beat, name=f"lease {folder.name}", daemon=True)
 
@@ -43,7 +50,7 @@ class Lease:
             if held is None:
                 continue
             if _is_alive(held):
-                raise RecordError(
+                raise LeaseHeldError(
                     f"run {self.folder.name} is held by process {held.get('pid')} on {held.get('host')}; "
                     "wait for it to end, or end it."
                 )

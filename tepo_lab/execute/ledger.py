@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,15 +9,17 @@ from typing import Literal
 from tepo_lab.execute.lease import is_held
 from tepo_lab.registry.expand import PlannedRun
 from tepo_lab.schema.record import RunFolder, run_folders
+from tepo_lab.schema.run import RunSpec
 
-State = Literal["pending", "running", "interrupted", "partial", "complete", "collapsed", "failed"]
-Action = Literal["run", "resume", "extend", "skip", "retry", "wait"]
+State = Literal["pending", "running", "interrupted", "partial", "past", "complete", "collapsed", "failed"]
+Action = Literal["run", "resume", "extend", "skip", "retry", "wait", "blocked"]
 
 ACTIONS: dict[State, Action] = {
     "pending": "run",
     "running": "wait",
     "interrupted": "resume",
     "partial": "extend",
+    "past": "blocked",
     "complete": "skip",
     "collapsed": "skip",
     "failed": "retry",
@@ -60,12 +61,24 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         return Entry(planned, folder, "collapsed", steps, f"collapsed at step {last['step']} ({last['rule']})")
     if last["event"] == "failed":
         return Entry(planned, folder, "failed", steps, f"failed ({last['kind']}): {last['error']}")
-    missing = [step for step in planned.spec.evaluation_steps if step not in folder.evaluated_steps()]
-    if last["event"] == "complete" and not missing:
+    if is_over(folder, planned.spec):
         return Entry(planned, folder, "complete", steps, f"complete at step {steps}")
+    if planned.spec.steps < steps:
+        # Going back would cost what was made since, its evaluations among it.
+        asked = planned.spec.steps
+        return Entry(planned, folder, "past", steps, f"at step {steps}, past {asked} without an evaluation there")
     if last["event"] == "complete":
         return Entry(planned, folder, "partial", steps, f"complete at step {steps}, asked for {planned.spec.steps}")
     return Entry(planned, folder, "interrupted", steps, f"stopped at step {steps}")
+
+
+def is_over(folder: RunFolder, spec: RunSpec) -> bool:
+    """Whether the run has nothing left to do: collapsed, or complete with every evaluation it was asked for."""
+    events = folder.events()
+    last = events[-1]["event"] if events else None
+    if last == "collapsed":
+        return True
+    return last == "complete" and set(spec.evaluation_steps) <= set(folder.evaluated_steps())
 
 
 def find_folder(home: Path, planned: PlannedRun) -> RunFolder:
@@ -77,7 +90,6 @@ def find_folder(home: Path, planned: PlannedRun) -> RunFolder:
     return RunFolder(same[0] if same else named)
 
 
-def has_any(home: Path, families: Iterable[str]) -> bool:
-    """Whether the home holds a run of any of these families (identities without their seed)."""
-    wanted = set(families)
-    return any(folder.run().get("family") in wanted for folder in run_folders(home))
+def families(home: Path) -> set[str]:
+    """The families (identities without their seed) of the home's runs."""
+    return {str(folder.run().get("family")) for folder in run_folders(home)}

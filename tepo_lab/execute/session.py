@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tepo_lab.execute.ledger import Entry, entry
 from tepo_lab.execute.plan import Plan, make_plan
 from tepo_lab.execute.progress import Watch, duration
 from tepo_lab.registry.expand import Expansion
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.record import write_json, write_whole
 from tepo_lab.track.thread import MirrorThread
 
 #: Seconds that the mirror may take to catch up when all runs are over.
@@ -27,6 +27,8 @@ MIRROR_SECONDS = 60.0
 class Session:
     """A sweep's run as it ended."""
 
+    home: Path
+    sweep: str
     plan: Plan
     console: Console
     mirror: MirrorThread | None
@@ -39,7 +41,10 @@ class Session:
         return [each for each in self.ended if each.state not in ("complete", "collapsed")]
 
     def log_table(self, text: str, table: Any) -> None:
-        """Keep the sweep's table in MLflow, if it is open."""
+        """Keep the sweep's table in its folder and, if that is open, in MLflow."""
+        folder = self.home / "sweeps" / self.sweep
+        write_whole(folder / "table.md", text.encode())
+        write_json(folder / "table.json", table)
         if self.mirror is not None:
             self.mirror.log_table(text, table)
 
@@ -71,46 +76,65 @@ def run_sweep(
 ) -> Iterator[Session]:
     """Run what is pending of a sweep; yields when trials are over, with the mirror still open for the table.
 
+    Runs that another process holds are waited for, and taken over if it dies.
     Raises `ResourceError` when a run cannot fit, `ConfigError` for an unusable tracking URI; both before any trial.
     """
     plan = make_plan(home, [expansion])
-    if not plan.pending:
-        session = Session(plan, console, None, ended=list(plan.entries))
-        yield session
+    if all(each.action == "skip" for each in plan.entries):
+        yield Session(home, expansion.sweep.name, plan, console, None, ended=list(plan.entries))
         return
     folders = [each.folder for each in plan.entries]
     mirror = MirrorThread(
-        home, mlflow, expansion.sweep.name, lambda: _begun(folders),
+        home,
+        mlflow,
+        expansion.sweep.name,
+        # A run is shown once it has begun; until then its folder says only what is asked for.
+        lambda: [folder for folder in folders if folder.events_file.exists()],
         lambda problem: console.print(problem, style="yellow", highlight=False),
     )
-    session = Session(plan, console, mirror)
+    session = Session(home, expansion.sweep.name, plan, console, mirror)
     console.print(_opening(plan, expansion), highlight=False)
-    with Executor(home, address=address) as executor:
-        write_sweep(home, expansion, folders)
-        mirror.start()
-        slots = _slots(plan, executor)
-        watch = Watch(expansion.sweep.title, plan.pending, slots, console)
-        executor.run(expansion, plan.pending, watch)
+    with ExitStack() as closing:
+        with Executor(home, address=address) as executor:
+            executor.check_fits(plan.entries)
+            write_sweep(home, expansion, folders)
+            mirror.start()
+            closing.callback(mirror.stop, timeout_seconds=MIRROR_SECONDS)
+            _run_all(home, expansion, executor, console)
         session.ended = [entry(home, each.planned) for each in plan.entries]
-    try:
         yield session
-    finally:
-        mirror.stop(timeout_seconds=MIRROR_SECONDS)
 
 
-def _begun(folders: list[RunFolder]) -> list[RunFolder]:
-    return [folder for folder in folders if folder.run_file.exists()]
+def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Console) -> None:
+    """Run pending trials until none is left that is neither done, nor tried by this session, nor held by another."""
+    tried: set[str] = set()
+    told = False
+    while True:
+        entries = make_plan(home, [expansion]).entries
+        pending = [each for each in entries if each.is_pending and each.planned.run_id not in tried]
+        held = [each for each in entries if each.state == "running"]
+        if pending:
+            watch = Watch(expansion.sweep.title, pending, _slots(pending, executor), console)
+            executor.run(expansion, pending, watch)
+            # A run that another process took first has not been tried: it is waited for.
+            tried |= {each.planned.run_id for each in pending if entry(home, each.planned).state != "running"}
+        elif held:
+            if not told:
+                console.print(f"{len(held)} runs are held by another process; waiting for them.", highlight=False)
+                told = True
+            time.sleep(1)
+        else:
+            return
 
 
-def _slots(plan: Plan, executor: Executor) -> int:
-    asked = plan.pending[0].planned.spec.resources
+def _slots(pending: Sequence[Entry], executor: Executor) -> int:
+    asked = pending[0].planned.spec.resources
     by_cpu = executor.cluster.cpus // asked.cpus
     by_gpu = executor.cluster.gpus // asked.gpus if asked.gpus else by_cpu
-    return max(1, int(min(by_cpu, by_gpu, len(plan.pending))))
+    return max(1, int(min(by_cpu, by_gpu, len(pending))))
 
 
 def _opening(plan: Plan, expansion: Expansion) -> str:
-    done = len(plan.entries) - len(plan.pending)
+    done = sum(each.action == "skip" for each in plan.entries)
     rest = f", {done} done before" if done else ""
-    sweep = expansion.sweep
-    return f"{sweep.title}: {len(plan.pending)} runs on profile {sweep.profile}{rest}."
+    return f"{expansion.sweep.title}: {len(plan.entries) - done} runs to do{rest}."

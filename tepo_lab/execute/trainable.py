@@ -13,8 +13,9 @@ from typing import Any
 
 from ray import tune
 
-from tepo_lab.errors import RecordError, TepoLabError
-from tepo_lab.execute.lease import Lease
+from tepo_lab.errors import TepoLabError
+from tepo_lab.execute.lease import Lease, LeaseHeldError
+from tepo_lab.execute.ledger import is_over
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.record import RunFolder, append_line
 from tepo_lab.schema.run import RunSpec
@@ -37,26 +38,37 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         self.folder = RunFolder(Path(config["folder"]))
         self.lease: Lease | None = None
         self.trial: Any = None
-        self.failed = False
-        began = time.process_time()
+        self.ended = False
         try:
             self.lease = Lease(self.folder).__enter__()
+        except LeaseHeldError:
+            # Another process runs it; the session waits for that.
+            self.ended = True
+            return
+        try:
             spec = validate(RunSpec, self.folder.run()["spec"], where=str(self.folder.run_file))
+            if is_over(self.folder, spec):
+                # Another process finished it since it was planned.
+                self.ended = True
+                return
             stop = [validate(StopRule, rule, where="stop") for rule in config["stop"]]
             self.trial = Trial(spec, self.folder, stop=stop)
         except Exception as error:  # noqa: BLE001 - told apart below, and raised again when not the user's
             self._fail(error)
-        self.opening_cpu_seconds = time.process_time() - began
 
     def step(self) -> dict[str, Any]:
-        if self.failed:
+        if self.ended:
             return {"done": True}
         try:
             progress = self.trial.advance()
         except Exception as error:  # noqa: BLE001 - told apart below, and raised again when not the user's
             self._fail(error)
             return {"done": True}
-        return {"done": self.trial.done, "step": progress.step}
+        done = self.trial.done
+        if done:
+            # Not left to Tune, which keeps the process for the next run and calls it much later.
+            self.cleanup()
+        return {"done": done, "step": progress.step}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Serve another run in this process, with everything already imported."""
@@ -87,9 +99,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         self.cleanup()
         if is_machine:
             raise error
-        self.failed = True
-        if isinstance(error, RecordError) and "is held by process" in str(error):
-            return
+        self.ended = True
         message = str(error) if isinstance(error, TepoLabError) else f"{type(error).__name__}: {error}"
         frames = [f"{frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
         fingerprint = hashlib.sha256(json.dumps([type(error).__name__, frames]).encode()).hexdigest()[:12]

@@ -68,4 +68,3 @@ def preallocated_cache(config: PreTrainedConfig, capacity: int) -> DynamicCache:
     cache = DynamicCache(config=config)
     cache.layers = [PreallocatedLayer(capacity) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
-

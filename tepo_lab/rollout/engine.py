@@ -31,9 +31,7 @@ class Response:
 class Engine(Protocol):
     """A sampler of continuations."""
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling
-    ) -> list[list[Response]]:
+    def generate(self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling) -> list[list[Response]]:
         """`samples` responses to each prompt of token ids, in the prompts' order."""
         ...
 

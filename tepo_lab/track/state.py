@@ -86,7 +86,7 @@ def run_state(folder: RunFolder, sweep: str, *, over: bool = False) -> RunState:
             tags=tags | outcome,
             values=values,
             status=status,
-            started=_milliseconds(run["created"]),
+            started=_milliseconds(events[0]["time"] if events else run["created"]),
             ended=ended,
             config=json.dumps(run, indent=1, ensure_ascii=False) + "\n",
         )

@@ -100,8 +100,7 @@ class Collector:
         rewards = timed(seconds, "grade", lambda: self._grade(problems, responses))
         advantages = group_advantages(self.objective, rewards).tolist()
         return [
-            Group(*columns)
-            for columns in zip(problems, prompts, responses, rewards.tolist(), advantages, strict=True)
+            Group(*columns) for columns in zip(problems, prompts, responses, rewards.tolist(), advantages, strict=True)
         ]
 
     def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[Response]]:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tepo_lab.objectives import LossOutput, batch_totals, combine_metrics, needs, needs_whole_mini_batch, policy_loss
+from tepo_lab.objectives import (
+    LossOutput,
+    average_metrics,
+    batch_totals,
+    combine_metrics,
+    needs,
+    needs_whole_mini_batch,
+    policy_loss,
+)
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.train.experience import Group
 from tepo_lab.train.model import LoadedModel
-from tepo_lab.train.seeds import derive
 from tepo_lab.train.scoring import Scorer, Sequences, TokenScores, pack
+from tepo_lab.train.seeds import derive
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,9 @@ class Learner:
         self.model = loaded.model
         self.pad_id = loaded.pad_id
         self.objective = spec.objective.model_dump()
-        penalty = spec.objective.penalty
-        self.entropy_gradient = penalty is not None and penalty.kind == "entropy"
-        self.keep_logits = "logits" in needs(self.objective)
+        needed = needs(self.objective)
+        self.entropy_gradient = "entropy_gradient" in needed
+        self.keep_logits = "logits" in needed
         #: What an objective draws (Clip-Cov's choice of tokens), anew from the seed at every step.
         self.draws = torch.Generator()
         self.scorer = Scorer(loaded.model, temperature=spec.rollout.temperature)
@@ -68,7 +77,7 @@ class Learner:
         mini_batches = [self._with_old_scores(part) for part in self._mini_batches(groups)]
         scored = time.perf_counter()
         updates = [self._update(part) for _ in range(self.spec.trainer.epochs) for part in mini_batches]
-        return (combine_metrics(updates) if updates else {}) | {
+        return (average_metrics(updates) if updates else {}) | {
             "actor/lr": rate,
             "actor/updates": float(len(updates)),
             "seconds/old_log_probs": scored - began,
@@ -80,7 +89,7 @@ class Learner:
         trainer = self.spec.trainer
         count = min(trainer.prompts_per_step // trainer.mini_batch_prompts, len(groups))
         bounds = [part * len(groups) // count for part in range(count + 1)] if count else []
-        return [self._micro_batches(groups[first:last]) for first, last in zip(bounds, bounds[1:], strict=False)]
+        return [self._micro_batches(groups[first:last]) for first, last in pairwise(bounds)]
 
     def _micro_batches(self, groups: Sequence[Group]) -> list[MicroBatch]:
         """Rows of like length together, at most `micro_batch_tokens` tokens (padding counted) at once."""
@@ -142,9 +151,7 @@ class Learner:
         """
         with torch.no_grad():
             scores = _stacked_scores([self._score(part) for part in parts])
-        leaves = replace(
-            scores, log_probs=scores.log_probs.requires_grad_(), entropy=scores.entropy.requires_grad_()
-        )
+        leaves = replace(scores, log_probs=scores.log_probs.requires_grad_(), entropy=scores.entropy.requires_grad_())
         whole = MicroBatch(
             replace(parts[0].sequences, response_mask=_stacked([part.mask for part in parts])),
             torch.cat([part.advantages for part in parts]),

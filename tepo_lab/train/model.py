@@ -89,6 +89,7 @@ def _check_hash(folder: Path, spec: ModelSpec) -> None:
     found = hashlib.sha256(file.read_bytes()).hexdigest()
     if found != spec.sha256:
         raise ModelError(
-            f"model.path={spec.path}: model.safetensors has SHA-256 {found[:12]}…, declared is {str(spec.sha256)[:12]}…; "
+            f"model.path={spec.path}: model.safetensors has SHA-256 {found[:12]}…, declared is "
+            f"{str(spec.sha256)[:12]}…; "
             "restore the file or declare the new hash."
         )

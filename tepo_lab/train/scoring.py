@@ -94,9 +94,7 @@ class Scorer:
             if len(targets) <= chunk or not torch.is_grad_enabled():
                 parts.append(self._token_scores(*piece, entropy_gradient, logits))
             else:
-                parts.append(
-                    checkpoint(self._token_scores, *piece, entropy_gradient, logits, use_reentrant=False)
-                )
+                parts.append(checkpoint(self._token_scores, *piece, entropy_gradient, logits, use_reentrant=False))
         log_probs, entropy, kept = (torch.cat(column) for column in zip(*parts, strict=True))
         rows = Sequences(ids, sequences.response_mask.to(device), predicting, targets).to_rows
         return TokenScores(rows(log_probs), rows(entropy), rows(kept) if logits else None)

@@ -26,6 +26,7 @@ from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import LoadedModel, load_model, pick_device
 from tepo_lab.train.seeds import derive
 from tepo_lab.train.stop import broken_rule
+from tepo_lab.train.tokens import TokenSample, write_tokens
 
 Phase = Literal["training", "evaluated", "complete", "collapsed"]
 
@@ -96,6 +97,7 @@ class Trial:
         began = time.perf_counter()
         step = self.position.step + 1
         experience = self.collector.collect(step, self.position.data)
+        sample = TokenSample(self.learner, experience.groups) if self._writes_tokens(step) else None
         learned = self.learner.learn(step, experience.groups)
         self.engine.sync_weights()
         values = experience.metrics | learned | {"seconds/step": time.perf_counter() - began, "time": time.time()}
@@ -103,16 +105,20 @@ class Trial:
         metrics = {name: value if math.isfinite(value) else None for name, value in values.items()}
         append_line(self.folder.metrics_file, {"step": step, **metrics})
         self.metrics.append(metrics)
+        if sample is not None:
+            write_tokens(self.folder.tokens(step), step, sample.values(self.loaded.tokenizer))
         self.position = Position(step, experience.position)
         is_over = step == self.spec.steps or broken_rule(self.stop, self.metrics) is not None
         if is_over or step % self.spec.trainer.checkpoint_every == 0 or step in self.spec.evaluation_steps:
             self._save()
         return Progress(step, "training", metrics)
 
+    def _writes_tokens(self, step: int) -> bool:
+        every = self.spec.trainer.tokens_every
+        return step == self.spec.steps or (every > 0 and step % every == 0)
+
     def _save(self) -> None:
-        checkpoint.save(
-            self.folder, self.position, self.loaded.model, self.loaded.tokenizer, self.learner.optimizer
-        )
+        checkpoint.save(self.folder, self.position, self.loaded.model, self.loaded.tokenizer, self.learner.optimizer)
         checkpoint.prune(self.folder, self.spec.trainer.keep_checkpoints)
         self._record("checkpoint", step=self.position.step)
 
@@ -148,6 +154,9 @@ class Trial:
         for later in self.folder.evaluated_steps():
             if later > step:
                 self.folder.generations(later).unlink()
+        for later in self.folder.token_steps():
+            if later > step:
+                self.folder.tokens(later).unlink()
         return kept
 
 

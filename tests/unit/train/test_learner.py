@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.conftest import load_nano
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.train.experience import Collector
 from tepo_lab.train.learner import Learner
+from tests.conftest import load_nano
 
 
 def after_learning(*overrides, arm="tepo", steps=1):

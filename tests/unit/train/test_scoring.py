@@ -36,8 +36,17 @@ def test_scores_equal_the_models_logits_row_by_row(nano):
 
 def test_a_model_that_caps_its_logits_is_scored_through_its_own_head():
     config = Gemma2Config(
-        vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, final_logit_softcapping=0.5, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        final_logit_softcapping=0.5,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
     )
     torch.manual_seed(0)
     model = Gemma2ForCausalLM(config).eval()

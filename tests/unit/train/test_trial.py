@@ -157,7 +157,10 @@ def test_refilling_gives_full_batches_of_mixed_groups_or_says_why_not(small_run)
     assert position == 16 * metrics["rollout/generation_batches"]
     # With no token to answer in, every response is wrong and no group is ever mixed.
     spec, folder = small_run(
-        "grpo_dapo", "trainer.steps=1", "trainer.dynamic_sampling=refill", "rollout.max_new_tokens=1",
+        "grpo_dapo",
+        "trainer.steps=1",
+        "trainer.dynamic_sampling=refill",
+        "rollout.max_new_tokens=1",
         "trainer.max_generation_batches=2",
     )
     with pytest.raises(DataError, match=r"2 batches of 16 prompts gave 0 groups"):

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tepo_lab.errors import RecordError
+from tepo_lab.execute.executor import prepare_folder
+from tepo_lab.execute.ledger import entry, families, find_folder
+from tepo_lab.execute.plan import make_plan
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.expand import expand, load_sweep, planned
+from tepo_lab.schema.record import append_line
+
+
+@pytest.fixture
+def run():
+    return planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=1))
+
+
+def add(found, event, step, **details):
+    append_line(found.folder.events_file, {"time": 1.0, "event": event, "step": step, **details})
+
+
+def evaluated(found, step):
+    path = found.folder.generations(step)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"")
+
+
+def test_every_state_follows_from_the_records(tmp_path, run):
+    found = entry(tmp_path, run)
+    assert (found.state, found.action) == ("pending", "run")
+    prepare_folder(found)
+    add(found, "started", 0)
+    add(found, "checkpoint", 2)
+    found = entry(tmp_path, run)
+    assert (found.state, found.action, found.steps_done) == ("interrupted", "resume", 2)
+    add(found, "failed", 3, kind="user", error="no such thing")
+    assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("failed", "retry")
+    assert entry(tmp_path, run).reason == "failed (user): no such thing"
+    add(found, "resumed", 2)
+    add(found, "complete", 4)
+    assert entry(tmp_path, run).state == "partial"
+    evaluated(found, 4)
+    assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("complete", "skip")
+
+
+def test_asking_for_more_steps_extends_a_complete_run(tmp_path, run):
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    add(found, "complete", 4)
+    evaluated(found, 4)
+    longer = planned(compose_run("tepo", "nano", ("trainer.steps=9",), seed=1))
+    assert longer.run_id == run.run_id
+    assert entry(tmp_path, longer).action == "extend"
+    shorter = planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=1))
+    assert entry(tmp_path, shorter).action == "skip"
+
+
+def test_a_collapsed_run_is_a_result_and_not_run_again(tmp_path, run):
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    add(found, "collapsed", 3, rule="reward/mean < 0.02")
+    found = entry(tmp_path, run)
+    assert (found.action, found.reason) == ("skip", "collapsed at step 3 (reward/mean < 0.02)")
+
+
+def test_a_run_made_under_another_name_is_found_by_its_id(tmp_path, run):
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    other = tmp_path / "runs" / f"renamed-nano-s1-{run.run_id[:8]}"
+    found.folder.path.rename(other)
+    assert find_folder(tmp_path, run).path == other
+
+
+def test_a_damaged_run_file_names_itself_and_the_mend(tmp_path, run):
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    assert families(tmp_path) == {run.family}
+    found.folder.run_file.write_text('{"id": ')
+    with pytest.raises(RecordError, match=r"run\.json is damaged"):
+        families(tmp_path)
+
+
+def test_a_plan_counts_shared_runs_once_and_costs_only_what_is_left(tmp_path):
+    expansions = [expand(*load_sweep("panel-e", ["seeds=[1]"])), expand(*load_sweep("panel-e", ["seeds=[1,2]"]))]
+    plan = make_plan(tmp_path, expansions)
+    assert (plan.training_runs, plan.base_evaluations) == (8, 1)
+    spec = plan.entries[1].planned.spec
+    whole = plan.seconds_left(plan.entries[1])
+    assert whole == spec.steps * spec.profile.estimates.seconds_per_step + spec.profile.estimates.evaluation_seconds
+    prepare_folder(plan.entries[1])
+    add(plan.entries[1], "checkpoint", 10)
+    halfway = make_plan(tmp_path, expansions)
+    assert halfway.seconds_left(halfway.entries[1]) == whole - 10 * spec.profile.estimates.seconds_per_step
+    assert json.loads(json.dumps(plan.as_json()))["runs"][0]["arm"] == "base"

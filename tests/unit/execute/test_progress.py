@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import io
+import time
+
+from rich.console import Console
+
+from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.progress import Watch, duration
+from tepo_lab.schema.record import append_line
+
+
+def watch_on(folder_entries, terminal):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
+    return Watch("a sweep", folder_entries, 2, console), stream
+
+
+def step(folder, number, seconds=2.0):
+    values = {"step": number, "reward/mean": 0.25, "actor/entropy": 0.125, "seconds/step": seconds}
+    append_line(folder.metrics_file, values)
+
+
+def test_durations_are_said_for_people():
+    assert [duration(each) for each in (0.4, 59, 61, 3599, 3661)] == [
+        "0 s",
+        "59 s",
+        "1 min 1 s",
+        "59 min 59 s",
+        "1 h 1 min",
+    ]
+
+
+def test_plain_lines_tell_each_change_once(small_run, tmp_path):
+    from tepo_lab.registry.expand import planned
+
+    spec, folder = small_run("tepo", "trainer.steps=3")
+    watch, stream = watch_on([entry(tmp_path, planned(spec))], terminal=False)
+    watch(False)
+    assert stream.getvalue() == ""
+    append_line(folder.events_file, {"time": time.time(), "event": "started", "step": 0})
+    watch(False)
+    watch(False)
+    assert stream.getvalue().count("tepo s1: training, step 0/3") == 1
+    for number in (1, 2, 3):
+        step(folder, number)
+    append_line(folder.events_file, {"time": time.time(), "event": "checkpoint", "step": 3})
+    watch(False)
+    assert "tepo s1: evaluating, step 3/3, reward 0.250, entropy 0.125" in stream.getvalue()
+    append_line(folder.events_file, {"time": time.time(), "event": "complete", "step": 3})
+    watch(True)
+    assert "[1/1] tepo s1: complete" in stream.getvalue().splitlines()[-1]
+
+
+def test_time_left_follows_the_measured_pace(small_run, tmp_path):
+    from tepo_lab.registry.expand import planned
+
+    entries = []
+    for seed in (1, 2, 3):
+        spec, _ = small_run("tepo", "trainer.steps=10", seed=seed)
+        entries.append(entry(tmp_path, planned(spec)))
+    watch, _ = watch_on(entries, terminal=False)
+    for folder in (each.folder for each in entries):
+        append_line(folder.events_file, {"time": time.time(), "event": "evaluated", "step": 0, "seconds": 5.0})
+        step(folder, 4, seconds=3.0)
+    watch(False)
+    # Three runs of six steps at 3 s and an evaluation of 5 s each, two at a time.
+    assert watch.seconds_left() == 3 * (6 * 3 + 5) / 2
+
+
+def test_a_terminal_shows_every_run_with_its_reward_and_time_left(small_run, tmp_path):
+    from tepo_lab.registry.expand import planned
+
+    spec, folder = small_run("tepo", "trainer.steps=3")
+    watch, stream = watch_on([entry(tmp_path, planned(spec))], terminal=True)
+    append_line(folder.events_file, {"time": time.time(), "event": "started", "step": 0})
+    step(folder, 1)
+    watch(False)
+    watch(True)
+    shown = stream.getvalue()
+    for text in ("a sweep", "tepo s1", "training", "1/3", "0.250", "0.125", "0 of 1 runs done"):
+        assert text in shown
