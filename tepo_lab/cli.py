@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from tepo_lab.errors import ConfigError, TepoLabError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tepo_lab.registry.reports import ResolvedReport
     from tepo_lab.report.frame import Table
 
 app = typer.Typer(
@@ -30,7 +32,7 @@ model_app = typer.Typer(help="Models that come with the package.", no_args_is_he
 app.add_typer(model_app, name="model")
 
 
-class TableFormat(str, Enum):
+class TableFormat(StrEnum):
     """How a table is printed."""
 
     text = "text"
@@ -41,14 +43,14 @@ class TableFormat(str, Enum):
     json = "json"
 
 
-class ListFormat(str, Enum):
+class ListFormat(StrEnum):
     """How a listing is printed."""
 
     text = "text"
     json = "json"
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What can be listed."""
 
     arms = "arms"
@@ -87,9 +89,9 @@ def run(
     # Progress goes to standard error, so that the table alone is on standard output.
     console = _console(stderr=True)
     with run_sweep(home, expansion, console=console, address=address, mlflow=mlflow) as session:
-        table, command = _sweep_table(home, name, overrides or [])
-        session.log_table(_rendered(table, TableFormat.md), table.to_dict())
-    _print_table(table, format)
+        tables, command = _sweep_tables(home, name, overrides or [])
+        session.log_table(_rendered(tables, TableFormat.md), _plain(tables))
+    _print_tables(tables, format)
     session.say_what_it_cost()
     where = "" if home == HOME else f" --home {home}"
     console.print(f"Results: {home.resolve()}\nNext: {command}{where}\n      tepo-lab ui{where}", highlight=False)
@@ -101,11 +103,13 @@ def run(
 def plan(
     names: Annotated[list[str], typer.Argument(help="Sweeps (names or YAML files), and key=value overrides.")],
     home: Home = HOME,
+    cpus: Annotated[float | None, typer.Option(min=0, help="Cores of the cluster; else this machine's.")] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs of the cluster; else those of one run.")] = None,
     format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
 ) -> None:
     """Say what running sweeps now would do, run by run, and what it would cost. Starts and writes nothing."""
-    from tepo_lab.execute.plan import make_plan
     from tepo_lab.execute.listing import plan_table
+    from tepo_lab.execute.plan import make_plan
     from tepo_lab.registry.expand import expand, load_sweep
 
     sweeps = [each for each in names if "=" not in each]
@@ -114,9 +118,9 @@ def plan(
         raise ConfigError("name at least one sweep, such as tepo-lab plan panel-e.")
     made = make_plan(home, [expand(*load_sweep(each, overrides)) for each in sweeps])
     if format is ListFormat.json:
-        _print_json(made.as_json())
+        _print_json(made.as_json(cpus=cpus, gpus=gpus))
     else:
-        _console().print(plan_table(made))
+        _console().print(plan_table(made, cpus=cpus, gpus=gpus))
 
 
 @app.command()
@@ -129,7 +133,7 @@ def report(
 ) -> None:
     """Print a table from the records in the home."""
     _check_home(home)
-    _print_table(_table(home, name, overrides or [], panels=panel or []), format)
+    _print_tables(_tables(home, name, overrides or [], panels=panel or []), format)
 
 
 @app.command()
@@ -144,8 +148,13 @@ def ui(
 
     _check_home(home)
     typer.echo("Starting MLflow (about 20 seconds) ...", err=True)
-    serve(home, lambda address: typer.echo(f"MLflow: {address}  (Ctrl-C ends it)"), port=port, host=host,
-          tracking_uri=mlflow)
+    serve(
+        home,
+        lambda address: typer.echo(f"MLflow: {address}  (Ctrl-C ends it)"),
+        port=port,
+        host=host,
+        tracking_uri=mlflow,
+    )
 
 
 @app.command()
@@ -160,8 +169,7 @@ def mirror(
     if not rebuild:
         raise ConfigError("say what to do: tepo-lab mirror --rebuild makes MLflow's runs again from the records.")
     _check_home(home)
-    shown = rebuild_mirror(home, mlflow)
-    typer.echo(f"MLflow now shows {shown} of the home's runs.")
+    typer.echo(f"MLflow shows {rebuild_mirror(home, mlflow)} runs of {home.resolve()}.")
 
 
 @app.command("ls")
@@ -212,6 +220,23 @@ def diff(
         _print_json({key: {left: pair[0], right: pair[1]} for key, pair in found.items()})
     else:
         _console().print(difference_table(left, right, found))
+
+
+class SchemaKind(StrEnum):
+    """A kind of YAML file."""
+
+    sweep = "sweep"
+    arm = "arm"
+    profile = "profile"
+    report = "report"
+
+
+@app.command()
+def schema(kind: Annotated[SchemaKind, typer.Argument(help="The kind of YAML file.")]) -> None:
+    """Print the JSON Schema of a kind of YAML file, for editors."""
+    from tepo_lab.registry.json_schema import json_schema
+
+    _print_json(json_schema(kind.value))
 
 
 @model_app.command("build-nano")
@@ -272,60 +297,96 @@ def _taken(overrides: list[str], key: str) -> tuple[str | None, list[str]]:
     return (values[-1] if values else None), [each for each in overrides if each.partition("=")[0] != key]
 
 
-def _sweep_table(home: Path, name: str, overrides: list[str]) -> tuple[Table, str]:
-    """The table that a sweep feeds, and the command that prints it again."""
+def _sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Table], str]:
+    """The tables that a sweep feeds, and the command that prints them again."""
     from tepo_lab.registry.expand import load_sweep
-    from tepo_lab.registry.reports import panel_fed_by
+    from tepo_lab.registry.reports import shown_by
 
     sweep, _ = load_sweep(name, overrides)
-    fed = panel_fed_by(sweep)
-    shown = " ".join(each for each in overrides if not each.startswith("seeds="))
-    if fed is None:
-        return _table(home, name, overrides, own_profile=True), f"tepo-lab report {name} {shown}".rstrip()
-    table = _table(home, fed[0], overrides, panels=[fed[1]], own_profile=True)
-    return table, f"tepo-lab report {fed[0]} --panel {fed[1]} {shown}".rstrip()
+    report_name, panels = shown_by(name, sweep)
+    tables = _tables(home, report_name, overrides, panels=panels, profiles=sweep.profiles)
+    options = [f"--panel {panel}" for panel in panels]
+    shown = [shlex.quote(each) for each in overrides if not each.startswith("seeds=")]
+    return tables, " ".join(["tepo-lab report", shlex.quote(report_name), *options, *shown])
 
 
-def _table(
-    home: Path, name: str, overrides: list[str], *, panels: list[str] | None = None, own_profile: bool = False
-) -> Table:
-    """A report's table. Without `profile=`, of the profile it is about if the home has such runs, else the sweeps' own."""
-    from tepo_lab.registry.reports import load_report, resolve_report
+def _tables(
+    home: Path, name: str, overrides: list[str], *, panels: list[str], profiles: tuple[str, ...] = ()
+) -> list[Table]:
+    """A report's tables, one or more for each profile.
+
+    The profiles are those given or overridden; else the report's own if the home has runs of theirs, else those of the
+    sweeps behind it, else nano, and the sweeps' own when there is no run at all.
+    """
+    from tepo_lab.execute.ledger import families
+    from tepo_lab.registry.reports import load_report, own_profiles, profiles_asked, resolve_tables
+
+    loaded, held = load_report(name), families(home)
+    asked, rest = profiles_asked(overrides)
+    chosen = profiles or asked
+
+    def resolved(wanted: tuple[str, ...]) -> list[ResolvedReport]:
+        return [
+            table
+            for profile in wanted
+            for table in resolve_tables(loaded, profile, rest, panels=panels, expect_seeds=bool(profiles))
+        ]
+
+    if not chosen:
+        own = own_profiles(loaded, rest)
+        candidates = dict.fromkeys([loaded.profiles, own, ("nano",)])
+        chosen = next((each for each in candidates if any(_families(table) & held for table in resolved(each))), own)
+    return [_table(home, each, held) for each in resolved(chosen)]
+
+
+def _families(resolved: ResolvedReport) -> set[str]:
+    return {row.run.family for row in resolved.rows}
+
+
+def _table(home: Path, resolved: ResolvedReport, held: set[str]) -> Table:
+    """The table of a resolved report. `held` are the families of the home's runs."""
     from tepo_lab.report.frame import WantedRow
-    from tepo_lab.execute.ledger import has_any
     from tepo_lab.report.table import build_table
 
-    loaded = load_report(name)
-    profile, rest = _taken(overrides, "profile")
-    resolved = resolve_report(loaded, rest, panels=panels or [], profile=profile)
-    if profile is None and not own_profile and loaded.profile != resolved.profile:
-        papers = resolve_report(loaded, rest, panels=panels or [], profile=loaded.profile)
-        if has_any(home, [row.run.family for row in papers.rows]):
-            resolved = papers
     rows = [
-        WantedRow(row.panel, row.run.spec.arm.name, row.label, row.run.family, row.seeds) for row in resolved.rows
+        WantedRow(row.panel, row.run.spec.arm.name, row.label, row.run.family, row.seeds)
+        for row in resolved.rows
+        if not row.extra or row.run.family in held
     ]
     base = WantedRow(None, resolved.base.spec.arm.name, resolved.base.spec.arm.label, resolved.base.family)
     return build_table(
-        loaded, rows, base=base, home=home, suite=resolved.base.spec.suite, profile=resolved.profile,
+        resolved.report,
+        rows,
+        base=base,
+        home=home,
+        suite=resolved.base.spec.suite,
+        profile=resolved.profile,
         steps=resolved.steps,
     )
 
 
-def _rendered(table: Table, format: TableFormat) -> str:
+def _plain(tables: list[Table]) -> Any:
+    """One table as an object, several as a list."""
+    return tables[0].to_dict() if len(tables) == 1 else [table.to_dict() for table in tables]
+
+
+def _rendered(tables: list[Table], format: TableFormat) -> str:
     from tepo_lab.report.render import render
 
-    return render(table, format.value)
+    if format is TableFormat.json and len(tables) > 1:
+        return json.dumps(_plain(tables), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return "\n".join(render(table, format.value) for table in tables)
 
 
-def _print_table(table: Table, format: TableFormat) -> None:
+def _print_tables(tables: list[Table], format: TableFormat) -> None:
     from tepo_lab.report.text import renderable
 
     if format is TableFormat.text and sys.stdout.isatty():
         console = _console()
-        console.print(renderable(table, console.width))
+        for table in tables:
+            console.print(renderable(table, console.width))
     else:
-        typer.echo(_rendered(table, format), nl=False)
+        typer.echo(_rendered(tables, format), nl=False)
 
 
 def _print_json(values: Any) -> None:

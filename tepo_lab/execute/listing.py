@@ -9,40 +9,58 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tepo_lab.execute.plan import Plan, gpu_hours, seconds_left
+from tepo_lab.execute.plan import Plan
 from tepo_lab.execute.progress import duration
+from tepo_lab.registry.axes import point_label
 from tepo_lab.registry.compose import arm_file, compose_run
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import load_sweep
 from tepo_lab.registry.locations import names
 from tepo_lab.registry.reports import load_report
+from tepo_lab.schema.arm import Source, source_of
 from tepo_lab.schema.run import RunSpec
 
-_STYLES = {"skip": "green", "run": "cyan", "resume": "cyan", "extend": "cyan", "retry": "yellow", "wait": "magenta"}
+_STYLES = {
+    "skip": "green",
+    "run": "cyan",
+    "resume": "cyan",
+    "extend": "cyan",
+    "retry": "yellow",
+    "wait": "magenta",
+    "blocked": "red",
+}
 
 
-def plan_table(plan: Plan) -> Group:
-    """A plan as a table with its totals under it."""
+def plan_table(plan: Plan, *, cpus: float | None = None, gpus: float | None = None) -> Group:
+    """A plan as a table with its totals under it, for the cluster given (see `Plan.wall_seconds`)."""
     table = _table("run", "seed", "steps", "action", "why", "GPU-hours", right=("seed", "steps", "GPU-hours"))
     for each in plan.entries:
         spec = each.planned.spec
+        point = f" [{point_label(spec.arm.point)}]" if spec.arm.point else ""
         table.add_row(
-            f"{spec.arm.name} on {spec.profile.name}",
+            Text(f"{spec.arm.name}{point} on {spec.profile.name}"),
             str(spec.seed) if spec.arm.trained else "",
             str(spec.steps),
             Text(each.action, style=_STYLES[each.action]),
-            each.reason,
-            f"{gpu_hours(each):.1f}",
+            Text(each.reason),
+            f"{plan.gpu_hours(each):.1f}",
         )
-    total = sum(seconds_left(each) for each in plan.entries)
-    cpus = sum(seconds_left(each) * each.planned.spec.resources.cpus for each in plan.entries)
-    hours = sum(gpu_hours(each) for each in plan.entries)
-    summary = (
+    return Group(table, Text(_totals(plan, cpus, gpus)))
+
+
+def _totals(plan: Plan, cpus: float | None, gpus: float | None) -> str:
+    seconds = {each.planned.run_id: plan.seconds_left(each) for each in plan.pending}
+    cpu_hours = sum(seconds[each.planned.run_id] * each.planned.spec.resources.cpus for each in plan.pending) / 3600
+    gpu_hours = sum(plan.gpu_hours(each) for each in plan.pending)
+    bases = {plan.costs.of(each.planned.spec).runs > 0 for each in plan.pending}
+    basis = {True: "measured on finished runs", False: "as the profiles declare"}
+    wall = plan.wall_seconds(cpus=cpus, gpus=gpus)
+    took = "some runs ask for more than the cluster has" if wall is None else f"about {duration(wall)}"
+    return (
         f"{plan.training_runs} training runs, {plan.base_evaluations} evaluations of untrained models; "
-        f"{len(plan.pending)} to do: {duration(total)} one after another, {hours:.1f} GPU-hours, "
-        f"{cpus / 3600:.1f} CPU-hours (estimated)."
+        f"{len(plan.pending)} to do: {took}, {gpu_hours:.1f} GPU-hours, {cpu_hours:.1f} CPU-hours"
+        + (f" ({' or '.join(basis[each] for each in sorted(bases, reverse=True))})." if bases else ".")
     )
-    return Group(table, Text(summary))
 
 
 def registry_listing(kinds: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -67,17 +85,21 @@ def arm_table(spec: RunSpec) -> Group:
     arm = spec.arm
     table = _table("key", "value", "source")
     for key, value in flatten({"objective": spec.objective.model_dump(mode="json")}).items():
-        source = arm.sources.get(key)
-        if source is None:
-            said = ""
-        elif source.paper:
-            said = f"arXiv {source.paper}, {source.where}: {source.says}"
-        else:
-            said = f"chosen: {source.chosen}"
-        table.add_row(key, _shown(value), said)
+        table.add_row(key, Text(_shown(value)), Text(_said(source_of(arm.sources, key))))
+    rest = spec.model_dump(mode="json", include={"model", "data", "prompt", "rollout", "trainer"})
+    for key, value in flatten(rest).items():
+        source = source_of(arm.sources, key)
+        table.add_row(key, Text(_shown(value)), Text(_said(source) if source else f"profile {spec.profile.name}"))
+    table.add_row("suite", Text(", ".join(spec.suite.benchmarks)), Text(f"profile {spec.profile.name}"))
     lineage = f", child of {arm.parent}, varies {', '.join(arm.varies)}" if arm.parent else ""
     head = Text(f"{arm.name}: {arm.label}{lineage} (profile {spec.profile.name})", style="bold")
     return Group(head, *([Text(arm.note)] if arm.note else []), table)
+
+
+def _said(source: Source | None) -> str:
+    if source is None:
+        return ""
+    return f"arXiv {source.paper}, {source.where}: {source.says}" if source.paper else f"chosen: {source.chosen}"
 
 
 def difference_table(left: str, right: str, found: Mapping[str, tuple[Any, Any]]) -> Table | Text:
@@ -107,7 +129,7 @@ def _sweeps() -> list[dict[str, Any]]:
                 "name": name,
                 "title": sweep.title,
                 "profile": sweep.profile,
-                "arms": len(sweep.arms),
+                "arms": len(sweep.all_arms),
                 "seeds": list(sweep.seeds),
             }
         )
@@ -118,7 +140,19 @@ def _profiles() -> list[dict[str, Any]]:
     rows = []
     for name in names("experiments", "profile"):
         spec = compose_run("base", name)
-        rows.append({"name": name, "label": spec.profile.label, "gpus": spec.resources.gpus})
+        estimates = spec.profile.estimates
+        rows.append(
+            {
+                "name": name,
+                "label": spec.profile.label,
+                "model": spec.model.path,
+                "benchmarks": len(spec.suite.benchmarks),
+                "steps": spec.trainer.steps,
+                "gpus": spec.resources.gpus,
+                "seconds_per_step": estimates.seconds_per_step,
+                "gpu_memory_gb": estimates.gpu_memory_gb,
+            }
+        )
     return rows
 
 

@@ -1,10 +1,15 @@
-"""From names to one resolved run: profile, then the arm's chain of parents, then overrides. The only Hydra import."""
+"""From names to one resolved run: a profile, the arm's chain of parents over it, then overrides.
+
+Hydra composes the profile from its groups and reads the overrides' grammar; this is the only module that imports it.
+"""
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,8 @@ from typing import Any
 from pydantic import Field
 
 from tepo_lab.errors import ConfigError, nearest
-from tepo_lab.registry.locations import find, names, package_root, read_yaml, roots
+from tepo_lab.registry.locations import find, names, read_yaml, roots
+from tepo_lab.registry.values import overlaid, plain_keys, resolved, with_value
 from tepo_lab.schema.arm import ArmInfo, Source
 from tepo_lab.schema.base import Strict, validate
 from tepo_lab.schema.run import RunSpec
@@ -34,16 +40,14 @@ class ArmFile(Strict):
     sources: dict[str, Source] = Field(default={})
 
 
-@cache
 def arm_file(name: str) -> ArmFile:
     """An arm's own description. Raises `ConfigError` for an unknown arm or a wrong key."""
-    path = find("experiments", name, "arm")
-    values = read_yaml(path)
-    known = DESCRIPTION | RunSpec.model_fields.keys() - {"arm", "seed", "profile", "resources"}
-    for key in values:
-        if key not in known:
-            raise ConfigError(f"{path}: unknown key {key!r}.{nearest(str(key), known)}")
-    return validate(ArmFile, {key: values[key] for key in values if key in DESCRIPTION}, where=str(path))
+    return _arm(file_of(name))[0]
+
+
+def arm_values(name: str) -> dict[str, Any]:
+    """What an arm's file itself lays over the configuration. Raises as `arm_file`."""
+    return _arm(file_of(name))[1]
 
 
 def lineage(name: str) -> list[str]:
@@ -52,33 +56,147 @@ def lineage(name: str) -> list[str]:
     while (parent := arm_file(chain[0]).parent) is not None:
         if parent in chain:
             raise ConfigError(f"arm {name!r}: its parents go round in a circle ({' -> '.join([parent, *chain])}).")
-        if parent not in names("experiments", "arm"):
-            known = nearest(parent, names("experiments", "arm"))
-            raise ConfigError(f"{find('experiments', chain[0], 'arm')}: unknown parent {parent!r}.{known}")
+        known = names("experiments", "arm")
+        if parent not in known:
+            raise ConfigError(f"{file_of(chain[0])}: unknown parent {parent!r}.{nearest(parent, known)}")
         chain.insert(0, parent)
     return chain
 
 
-def compose_run(arm: str, profile: str, overrides: Sequence[str] = (), *, seed: int = 0) -> RunSpec:
+def compose_run(
+    arm: str,
+    profile: str,
+    overrides: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+) -> RunSpec:
     """The resolved run of an arm on a profile.
 
-    Args: `overrides` in Hydra's grammar: `dotted.key=value`, or `group=choice` for a config group.
+    Args: `settings` are a sweep's own values, by dotted key or config group; `overrides` follow them, in Hydra's
+    grammar: `dotted.key=value`, or `group=choice` for a config group.
     Raises `ConfigError` naming the arm, file or override at fault.
     """
-    return _composed(arm, profile, tuple(overrides)).model_copy(update={"seed": seed})
+    given = tuple(overrides)
+    if settings:
+        spec = _resolved(arm, profile, given, settings)
+    else:
+        spec = _composed(arm, profile, given, tuple(roots("experiments")))
+    return spec.model_copy(update={"seed": seed})
 
 
 @cache
-def _composed(arm: str, profile: str, overrides: tuple[str, ...]) -> RunSpec:
+def _composed(arm: str, profile: str, overrides: tuple[str, ...], places: tuple[Path, ...]) -> RunSpec:
+    """A run without settings; `places` only tells registries apart."""
+    return _resolved(arm, profile, overrides, {})
+
+
+def _resolved(arm: str, profile: str, overrides: tuple[str, ...], settings: Mapping[str, Any]) -> RunSpec:
+    given = [*settings.items(), *(_parsed(text) for text in overrides)]
+    groups = {key: _choice(key, value) for key, value in given if key in GROUPS and isinstance(value, str)}
+    where = f"arm {arm}, profile {profile}" + (f", overrides {' '.join(overrides)}" if overrides else "")
+    layers = _layers(arm, profile, tuple(groups.items()), tuple(roots("experiments")))
+    values: Mapping[str, Any] = layers.values
+    touched = set()
+    try:
+        for key, value in given:
+            if key not in groups:
+                values = with_value(values, key, value)
+                touched.add(key.partition(".")[0])
+        values = resolved(values, plain=layers.plain - touched)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return validate(RunSpec, {"objective": {}, **values, "arm": layers.arm}, where=where)
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """A profile with an arm's chain of parents laid over it. `plain`: its keys without references."""
+
+    values: dict[str, Any]
+    plain: frozenset[str]
+    arm: ArmInfo
+
+
+@cache
+def _layers(arm: str, profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> _Layers:
     chain = lineage(arm)
     find("experiments", profile, "profile")
-    values = _hydra_compose(chain, profile, overrides)
-    described = arm_file(arm)
-    sources = values.get("sources") or {}
-    values = {key: value for key, value in values.items() if key not in DESCRIPTION}
-    info = described.model_dump() | {"name": arm, "sources": sources}
-    where = f"arm {arm}, profile {profile}" + (f", overrides {' '.join(overrides)}" if overrides else "")
-    return validate(RunSpec, {"objective": {}, **values, "arm": info}, where=where)
+    values = _hydra_compose(profile, groups, places)
+    sources: dict[str, Source] = {}
+    for name in chain:
+        values = overlaid(values, arm_values(name))
+        sources |= arm_file(name).sources
+    info = validate(ArmInfo, arm_file(arm).model_dump() | {"name": arm, "sources": sources}, where=str(file_of(arm)))
+    return _Layers(values, plain_keys(values), info)
+
+
+@cache
+def _arm(path: Path) -> tuple[ArmFile, dict[str, Any]]:
+    values = read_yaml(path)
+    known = DESCRIPTION | RunSpec.model_fields.keys() - {"arm", "seed", "profile", "resources"}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{path}: unknown key {key!r}.{nearest(str(key), known)}")
+    described = validate(ArmFile, {key: values[key] for key in values if key in DESCRIPTION}, where=str(path))
+    return described, {key: values[key] for key in values if key not in DESCRIPTION}
+
+
+@cache
+def _hydra_compose(profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> dict[str, Any]:
+    """A profile's values, references unresolved. Earlier places hide files of the same name in later ones."""
+    with _no_collection():
+        return _hydra_composed(profile, groups, places)
+
+
+def _hydra_composed(profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> dict[str, Any]:
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    choices = [f"profile@_global_={profile}", *(f"{group}={choice}" for group, choice in groups)]
+    try:
+        with _searched_first(places[:-1]), initialize_config_dir(str(places[-1]), version_base="1.3"):
+            values = OmegaConf.to_container(compose("config", overrides=choices), resolve=False)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"profile {profile} cannot be composed: {' '.join(str(error).split())}") from None
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "seed"}
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hydra makes many small objects that live: looking for garbage among them takes a sixth of planning."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _searched_first(places: Sequence[Path]) -> Iterator[None]:
+    """Has Hydra look into `places` before the folder it is started on."""
+    from hydra.core.plugins import Plugins
+    from hydra.core.singleton import Singleton
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class UserRegistry(SearchPathPlugin):  # type: ignore[misc]
+        def manipulate_search_path(self, search_path: Any) -> None:
+            for place in reversed(places):
+                search_path.prepend("user", f"file://{place}")
+
+    state = Singleton.get_state()
+    try:
+        if places:
+            Plugins.instance().register(UserRegistry)
+        yield
+    finally:
+        Singleton.set_state(state)
 
 
 def check_override(text: str) -> tuple[str, str]:
@@ -89,67 +207,49 @@ def check_override(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _hydra_compose(chain: Sequence[str], profile: str, overrides: Sequence[str]) -> dict[str, Any]:
-    from hydra import compose
+@cache
+def _parsed(text: str) -> tuple[str, Any]:
+    """An override's key and value, by Hydra's grammar."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import QuotedString
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    choices = [f"profile@_global_={profile}", f"arm@_global_=[{','.join(chain)}]"]
-    with _hydra_on_registry():
-        try:
-            # '++' sets a key whether a file gave it or not: which keys exist is the schema's to say.
-            config = compose("config", overrides=[*choices, *(_hydra_override(text) for text in overrides)])
-            values = OmegaConf.to_container(config, resolve=True)
-        except (HydraException, OmegaConfBaseException) as error:
-            message = " ".join(str(error).split())
-            shown = f" with {' '.join(overrides)}" if overrides else ""
-            raise ConfigError(f"arm {chain[-1]} on profile {profile}{shown} cannot be composed: {message}") from None
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
-def _hydra_override(text: str) -> str:
     key, value = check_override(text)
-    if key in GROUPS:
-        known = names("experiments", key)
-        if value not in known:
-            raise ConfigError(f"{text!r}: unknown {key} {value!r}.{nearest(value, known)}")
-        return text
-    return f"++{key}={value}"
-
-
-@contextmanager
-def _hydra_on_registry() -> Iterator[None]:
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.plugins import Plugins
-    from hydra.core.singleton import Singleton
-    from hydra.plugins.search_path_plugin import SearchPathPlugin
-
-    own = [root for root in roots("experiments") if root != package_root() / "experiments"]
-
-    class UserRegistry(SearchPathPlugin):
-        """Puts a user's own experiments/ before the package's."""
-
-        def manipulate_search_path(self, search_path: Any) -> None:
-            for root in own:
-                search_path.prepend("user", f"file://{root}")
-
-    state = Singleton.get_state()
-    Plugins.instance().register(UserRegistry)
+    if key in GROUPS and not value.startswith("{"):
+        return key, value
     try:
-        with initialize_config_dir(str(package_root() / "experiments"), version_base="1.3"):
-            yield
-    finally:
-        GlobalHydra.instance().clear()
-        Singleton.set_state(state)
+        # The grammar knows fewer keys than we do (no "C6@32"); only the value is left to it.
+        override = OverridesParser.create().parse_override(f"value={value}")
+    except HydraException as error:
+        raise ConfigError(f"{text!r} cannot be read: {str(error).splitlines()[0]}.") from None
+    if override.is_sweep_override():
+        raise ConfigError(f"{text!r} gives several values: put them in a sweep's axes.")
+    return key, _plain(override.value(), QuotedString)
+
+
+def _plain(value: Any, quoted: type) -> Any:
+    if isinstance(value, quoted):
+        return value.text  # type: ignore[attr-defined]
+    if isinstance(value, list):
+        return [_plain(each, quoted) for each in value]
+    if isinstance(value, dict):
+        return {str(_plain(key, quoted)): _plain(each, quoted) for key, each in value.items()}
+    return value
+
+
+def _choice(group: str, value: str) -> str:
+    known = names("experiments", group)
+    if value not in known:
+        raise ConfigError(f"{group}={value}: unknown {group} {value!r}.{nearest(value, known)}")
+    return value
 
 
 def clear_caches() -> None:
     """Forget what was read from disk; for a process in which the registry's files change."""
-    arm_file.cache_clear()
+    _arm.cache_clear()
     _composed.cache_clear()
+    _layers.cache_clear()
+    _hydra_compose.cache_clear()
 
 
 def file_of(arm: str) -> Path:

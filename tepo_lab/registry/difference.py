@@ -6,32 +6,24 @@ from typing import Any
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.registry.compose import compose_run, file_of
+from tepo_lab.registry.values import flatten
 from tepo_lab.schema.run import RunSpec
+
+__all__ = ["check_against_parent", "difference", "flatten"]
 
 #: Sections an arm may change; the rest of a run comes from the profile, the seed or the command line.
 COMPARED = ("objective", "model", "data", "prompt", "suite", "rollout", "trainer")
-
-
-def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys; lists and empty mappings are values."""
-    if not isinstance(values, dict) or not values:
-        return {prefix: values}
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def difference(left: RunSpec, right: RunSpec) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (left's value, right's value), for every key whose values differ. None where a side has no key."""
     sides = [flatten(spec.model_dump(mode="json", include=set(COMPARED))) for spec in (left, right)]
     keys = sorted(sides[0].keys() | sides[1].keys())
-    found = {key: (sides[0].get(key), sides[1].get(key)) for key in keys if sides[0].get(key) != sides[1].get(key)}
-    return found
+    return {key: (sides[0].get(key), sides[1].get(key)) for key in keys if sides[0].get(key) != sides[1].get(key)}
 
 
 def check_against_parent(arm: str, profile: str) -> None:
-    """Raise `ConfigError` when the arm differs from its parent outside `varies`, or varies nothing it names."""
+    """Raise `ConfigError` when the arm differs from its parent outside `varies`."""
     spec = compose_run(arm, profile)
     if spec.arm.parent is None:
         return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,20 @@ from typing import Any
 import yaml
 
 from tepo_lab.errors import ConfigError
+from tepo_lab.registry.axes import Point, point_label, points
 from tepo_lab.registry.compose import arm_file, check_override, compose_run
 from tepo_lab.registry.difference import check_against_parent
-from tepo_lab.registry.identity import family, folder_name, run_id
-from tepo_lab.registry.locations import find, names, read_yaml
+from tepo_lab.registry.identity import family, folder_name, run_id, science_text
+from tepo_lab.registry.locations import find, parse_yaml, read_yaml
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.schema.sweep import Sweep
+from tepo_lab.schema.sweep import Part, Sweep
 
 #: Keys that an override sets on the sweep itself; all others are set on every run's configuration.
-SWEEP_KEYS = frozenset(Sweep.model_fields.keys() - {"name", "title", "overrides"})
+SWEEP_KEYS = frozenset(Sweep.model_fields.keys() - {"name", "title", "overrides", "profiles"}) | {"profile"}
+
+#: Sweep keys that a part may set too: an override of theirs holds for all parts.
+PART_KEYS = frozenset({"seeds", "steps"})
 
 #: The untrained model is evaluated once, whatever the seeds of the trained runs.
 BASE_ARM, BASE_SEED = "base", 0
@@ -45,66 +48,146 @@ class Expansion:
     overrides: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class Variant:
+    """An arm at one point of a part of a sweep, resolved, for all of the part's seeds. `spec` has the first."""
+
+    spec: RunSpec
+    part: Part
+
+
+def is_path(name: str) -> bool:
+    """Whether a name given by the user is a file's path."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
 def load_sweep(name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, tuple[str, ...]]:
     """A sweep by its name, or by the path of a YAML file anywhere on disk.
 
-    Returns the sweep with its own overrides applied, and the overrides left for the runs.
+    Returns the sweep with the overrides that are its own applied, and those left for its runs.
     Raises `ConfigError` for an unknown name (with the nearest), a wrong key, type or value.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else find("sweeps", name)
+    path = Path(name) if is_path(name) else find("sweeps", name)
     values = read_yaml(path)
     if "name" in values:
         raise ConfigError(f"{path}: a sweep is called by its file's name; remove the key 'name'.")
-    if isinstance(values.get("stop"), list):
-        values["stop"] = [_yaml_key_for(rule) for rule in values["stop"]]
     rest = []
     for text in overrides:
         key, value = check_override(text)
         if key in SWEEP_KEYS:
-            values[key] = _plain(text, value)
+            values = _with_own(values, key, _read(text, value))
         else:
             rest.append(text)
-    sweep = validate(Sweep, values | {"name": path.stem}, where=str(path))
-    return sweep, (*_as_overrides(sweep.overrides), *rest)
+    return validate(Sweep, values | {"name": path.stem}, where=str(path)), tuple(rest)
 
 
 def expand(sweep: Sweep, overrides: Sequence[str] = ()) -> Expansion:
-    """The runs of a sweep: the untrained model first, then one seed of every arm before the second of any.
+    """The runs of a sweep: for each profile the untrained model, then one seed of every arm before the second of any.
 
-    Raises `ConfigError` for an unknown arm or profile, or an arm that differs from its parent outside `varies`.
+    Raises `ConfigError` for an unknown arm or profile, an arm that differs from its parent outside `varies`, or an
+    override of a key that is an axis.
     """
-    if sweep.profile not in names("experiments", "profile"):
-        find("experiments", sweep.profile, "profile")
-    if sweep.steps is not None:
-        overrides = [f"trainer.steps={sweep.steps}", *overrides]
-    trained = [arm for arm in sweep.arms if arm_file(arm).trained]
-    for arm in trained:
-        check_against_parent(arm, sweep.profile)
-    pairs = [(arm, seed) for seed in sweep.seeds for arm in trained]
-    if sweep.base or len(trained) < len(sweep.arms):
-        pairs.insert(0, (BASE_ARM, BASE_SEED))
-    runs = [planned(compose_run(arm, sweep.profile, overrides, seed=seed)) for arm, seed in pairs]
-    return Expansion(sweep, tuple(runs), tuple(overrides))
+    found: dict[str, PlannedRun] = {}
+    for profile in sweep.profiles:
+        chosen = list(variants(sweep, profile, overrides))
+        trained = [each for each in chosen if each.spec.arm.trained]
+        for arm in dict.fromkeys(each.spec.arm.name for each in trained):
+            check_against_parent(arm, profile)
+        if sweep.base or len(trained) < len(chosen):
+            merge(found, [planned(base_run(sweep, profile, overrides))])
+        merge(found, _in_rounds(trained))
+    return Expansion(sweep, tuple(found.values()), tuple(overrides))
 
 
-def planned(spec: RunSpec) -> PlannedRun:
-    """A run with its identity."""
-    return PlannedRun(spec, run_id(spec), family(spec), folder_name(spec))
+def variants(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> Iterator[Variant]:
+    """Every arm of a sweep at every one of its points, on one profile, in order. Raises as `expand`."""
+    for part in sweep.blocks:
+        for point in points(part):
+            _check_no_axis(sweep, point, overrides)
+            settings = _settings(part) | point
+            for arm in part.arms:
+                trained = arm_file(arm).trained
+                seed = (part.seeds or sweep.seeds)[0] if trained else BASE_SEED
+                spec = compose_run(arm, profile, overrides, seed=seed, settings=settings)
+                yield Variant(_named(spec, part, point) if trained else spec, part)
 
 
-def _as_overrides(values: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
+def base_run(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> RunSpec:
+    """The evaluation of the untrained model that belongs to a sweep's runs on a profile."""
+    return compose_run(BASE_ARM, profile, overrides, seed=BASE_SEED, settings=sweep.overrides)
 
 
-def _yaml_key_for(rule: Any) -> Any:
-    # YAML reads a bare `on`, `off`, `yes`, `no` as a truth value; `for` is plain, but be strict about mappings.
-    if not isinstance(rule, dict):
-        raise ConfigError(f"stop: {rule!r} is not a rule: write {{when: 'reward/mean < 0.02', for: 5}}.")
-    return rule
+def planned(spec: RunSpec, science: str | None = None) -> PlannedRun:
+    """A run with its identity. Args: `science`, the spec's `science_text` where it is at hand."""
+    science = science or science_text(spec)
+    identity = run_id(spec, science)
+    return PlannedRun(spec, identity, family(spec, science), folder_name(spec, identity))
 
 
-def _plain(text: str, value: str) -> Any:
+def merge(found: dict[str, PlannedRun], runs: Iterable[PlannedRun]) -> None:
+    """Add runs to those found, each once: the same run asked for twice goes to the further step, and is evaluated
+    wherever either asks."""
+    for run in runs:
+        before = found.get(run.run_id)
+        found[run.run_id] = run if before is None else _both(before, run)
+
+
+def _both(first: PlannedRun, second: PlannedRun) -> PlannedRun:
+    longer = second if second.spec.steps > first.spec.steps else first
+    asked = sorted({*first.spec.evaluation_steps, *second.spec.evaluation_steps} - {longer.spec.steps})
+    if not longer.spec.arm.trained or asked == list(longer.spec.trainer.evaluate_at):
+        return longer
+    trainer = longer.spec.trainer.model_copy(update={"evaluate_at": tuple(asked)})
+    spec = longer.spec.model_copy(update={"trainer": trainer})
+    return PlannedRun(spec, longer.run_id, longer.family, longer.folder)
+
+
+def _in_rounds(chosen: Sequence[Variant]) -> Iterator[PlannedRun]:
+    sciences = [science_text(each.spec) for each in chosen]
+    rounds = max((len(each.part.seeds or ()) for each in chosen), default=0)
+    for number in range(rounds):
+        for each, science in zip(chosen, sciences, strict=True):
+            seeds = each.part.seeds or ()
+            if number < len(seeds):
+                yield planned(each.spec.model_copy(update={"seed": seeds[number]}), science)
+
+
+def _settings(part: Part) -> dict[str, Any]:
+    steps = {} if part.steps is None else {"trainer.steps": part.steps}
+    return steps | part.overrides
+
+
+def _named(spec: RunSpec, part: Part, point: Point) -> RunSpec:
+    label = part.labels.get(spec.arm.name, spec.arm.label)
+    if not point and label == spec.arm.label:
+        return spec
+    shown = f"{label} [{point_label(point)}]" if point else label
+    return spec.model_copy(update={"arm": spec.arm.model_copy(update={"label": shown, "point": point})})
+
+
+def _check_no_axis(sweep: Sweep, point: Point, overrides: Sequence[str]) -> None:
+    for text in overrides:
+        key = check_override(text)[0]
+        if any(key == axis or key.startswith(f"{axis}.") or axis.startswith(f"{key}.") for axis in point):
+            raise ConfigError(f"{text!r}: {key} is an axis of sweep {sweep.name}; change it in the sweep's file.")
+
+
+def _with_own(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A sweep's values with one of its own keys set, for all of its parts."""
+    changed = {**values, key: value}
+    parts = values.get("parts")
+    if key in PART_KEYS and isinstance(parts, list):
+        changed["parts"] = [
+            {name: held for name, held in part.items() if name != key} if isinstance(part, dict) else part
+            for part in parts
+        ]
+    return changed
+
+
+def _read(text: str, value: str) -> Any:
     try:
-        return yaml.safe_load(value)
+        return parse_yaml(value)
     except yaml.YAMLError:
-        raise ConfigError(f"{text!r}: its value cannot be read; write lists as [1,2] and text without braces.") from None
+        raise ConfigError(
+            f"{text!r}: its value cannot be read; write lists as [1,2], and text without braces."
+        ) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -20,6 +22,15 @@ class Source(Strict):
     chosen: str | None = Field(default=None, description="why, when the paper does not give the value")
 
 
+def source_of(sources: Mapping[str, Source], key: str) -> Source | None:
+    """The source of a dotted key: its own, else that of the nearest key above it."""
+    while key:
+        if key in sources:
+            return sources[key]
+        key = key.rpartition(".")[0]
+    return None
+
+
 class ArmInfo(Strict):
     """An arm without its objective (which stands beside it in the resolved run)."""
 
@@ -27,9 +38,10 @@ class ArmInfo(Strict):
     label: str
     parent: str | None = None
     varies: tuple[str, ...] = Field(default=(), description="dotted keys in which the arm may differ from its parent")
-    sources: dict[str, Source] = {}
+    sources: dict[str, Source] = Field(default={})
     trained: bool = True
     note: str | None = None
+    point: dict[str, Any] = Field(default={}, description="values that a sweep's axes set, by dotted key")
 
     @field_validator("name")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,14 +27,14 @@ def validate(model: type[M], values: Any, *, where: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_first_fault(model, error)}") from None
+        raise ConfigError(f"{where}: {_first_fault(model, error, values)}") from None
 
 
-def _first_fault(model: type[BaseModel], error: ValidationError) -> str:
+def _first_fault(model: type[BaseModel], error: ValidationError, values: Any) -> str:
     faults = error.errors()
     # An unknown key explains most other faults (a required key misspelt), so it is told first.
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
-    location = [str(part) for part in fault["loc"] if not _is_union_tag(part)]
+    location = _without_tags(fault["loc"], values)
     key = ".".join(location)
     if fault["type"] == "extra_forbidden":
         known = _fields_at(model, list(fault["loc"][:-1]))
@@ -47,9 +48,20 @@ def _first_fault(model: type[BaseModel], error: ValidationError) -> str:
     return f"{place}{message}{shown}."
 
 
-def _is_union_tag(part: object) -> bool:
-    # pydantic puts the tag of a discriminated union into the location; it is not a key of the file.
-    return isinstance(part, str) and part.startswith("tag:")
+def _without_tags(location: Sequence[str | int], values: Any) -> list[str]:
+    """The location as the file's keys: pydantic puts the tag of a discriminated union in between."""
+    kept = []
+    for place, part in enumerate(location):
+        is_last = place == len(location) - 1
+        if isinstance(values, dict) and part not in values and not is_last:
+            continue
+        kept.append(str(part))
+        values = None if is_last or not isinstance(values, dict | list) else _member(values, part)
+    return kept
+
+
+def _member(values: Any, part: str | int) -> Any:
+    return values[part]
 
 
 def _fields_at(model: Any, location: list[Any]) -> set[str]:

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from tepo_lab.schema.base import Strict
 from tepo_lab.schema.objective import NonNegative, Positive
 
+#: Names that may become part of a folder's name.
+NAME = r"^[a-z0-9][a-z0-9_.-]*$"
+
 Count = Annotated[int, Field(gt=0)]
 OrNone = Annotated[int, Field(ge=0)]
 
@@ -123,7 +126,10 @@ class Trainer(Strict):
     weight_decay: NonNegative = 0.0
     max_grad_norm: Positive = 1.0
     micro_batch_tokens: Count | None = Field(default=None, description="tokens (with padding) in one forward pass")
-    gradient_ratio_every: OrNone = Field(default=0, description="steps between penalty/policy gradient ratios; 0: never")
+    gradient_ratio_every: OrNone = Field(
+        default=0, description="steps between penalty/policy gradient ratios; 0: never"
+    )
+    tokens_every: OrNone = Field(default=0, description="steps between token files besides the last step's; 0: none")
     checkpoint_every: Count = 5
     keep_checkpoints: Count = 2
     evaluate_at: tuple[OrNone, ...] = Field(default=(), description="steps besides the last to evaluate at")
@@ -151,6 +157,12 @@ class Resources(Strict):
     gpus: NonNegative = 0
     threads: Count = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    learners: Count = Field(
+        default=1, description="processes that share a run's updates, each with its share of the GPUs"
+    )
+    placement: Literal["colocated", "separate"] = Field(
+        default="colocated", description="whether the rollout engine works on the learners' GPUs or on others"
+    )
     max_retries: OrNone = Field(default=3, description="times a run is started again after a failure of the machine")
 
 
@@ -165,7 +177,7 @@ class Estimates(Strict):
 class ProfileInfo(Strict):
     """What a profile is called and the choices its arms take from it."""
 
-    name: str
+    name: str = Field(pattern=NAME)
     label: str
     tepo_kl_coef: NonNegative = Field(description="beta of the TEPO arms for this model")
     estimates: Estimates

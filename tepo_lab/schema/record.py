@@ -1,13 +1,14 @@
 """What a run leaves on disk. These files are the truth; every table and MLflow can be made again from them.
 
-    HOME/runs/<arm>-<profile>-s<seed>-<hash>/
-        run.json                      the resolved run, its identity and provenance
-        events.jsonl                  what happened to it, one JSON object a line
-        metrics.jsonl                 one JSON object a training step, in order, each step once
-        generations/step-000020.parquet   one row a graded generation (`GENERATION_COLUMNS`)
-        checkpoints/step-000015/      model, optimizer, position; see `tepo_lab.train.checkpoint`
-        trial.log                     what the trial's process said
-        lease.json                    who is running it, with a heartbeat
+HOME/runs/<arm>-<profile>-s<seed>-<hash>/
+    run.json                      the resolved run, its identity and provenance
+    events.jsonl                  what happened to it, one JSON object a line
+    metrics.jsonl                 one JSON object a training step, in order, each step once
+    generations/step-000020.parquet   one row a graded generation (`GENERATION_COLUMNS`)
+    tokens/step-000020.json       a few of the step's responses, token by token (`TOKEN_COLUMNS`)
+    checkpoints/step-000015/      model, optimizer, position; see `tepo_lab.train.checkpoint`
+    trial.log                     what the trial's process said
+    lease.json                    who is running it, with a heartbeat
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ GENERATION_COLUMNS = (
     "how",
     "grader",
 )
+
+#: Lists of a response in tokens/*.json, one value a token; the prompt's `problem`, `prompt` and `answer` stand with the
+#: group, `reward`, `advantage`, `truncated` and `length` (tokens in all, of which the first may be listed) with the
+#: response. Log-probabilities and entropies are in nats, the `old_` ones before the step's updates, the others after
+#: them; `ratio` is exp(log_prob - old_log_prob), `weight` the importance weight that the objective makes of it, `mask`
+#: (0 or 1; absent without a penalty) where the objective's penalty would act on the responses listed.
+TOKEN_COLUMNS = ("tokens", "log_prob", "old_log_prob", "ratio", "weight", "entropy", "entropy_change", "mask")
 
 #: Events a run's `events.jsonl` may hold. Each line has `time` (Unix seconds) and `event`.
 Event = Literal["started", "resumed", "checkpoint", "evaluated", "complete", "collapsed", "failed"]
@@ -82,6 +90,13 @@ class RunFolder:
 
     def generations(self, step: int) -> Path:
         return self.path / "generations" / f"step-{step:06d}.parquet"
+
+    def tokens(self, step: int) -> Path:
+        return self.path / "tokens" / f"step-{step:06d}.json"
+
+    def token_steps(self) -> list[int]:
+        """Steps with a token file, ascending."""
+        return sorted(int(path.stem.removeprefix("step-")) for path in self.path.glob("tokens/step-*.json"))
 
     def evaluated_steps(self) -> list[int]:
         """Steps whose generations lie on disk in full (they are written whole or not at all), ascending."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import Field
@@ -22,7 +23,18 @@ from tepo_lab.schema.profile import (
 )
 
 #: Settings that say how far or how carefully a run goes, not what it is: they are no part of its identity.
-EXTENT = frozenset({"steps", "evaluate_at", "checkpoint_every", "keep_checkpoints", "gradient_ratio_every"})
+EXTENT = frozenset(
+    {
+        "steps",
+        "evaluate_at",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "gradient_ratio_every",
+        "tokens_every",
+        "micro_batch_tokens",
+        "truncation_limit",
+    }
+)
 
 
 class RunSpec(Strict):
@@ -53,23 +65,38 @@ class RunSpec(Strict):
     def science(self) -> dict[str, Any]:
         """What the run's identity is a hash of, the seed left out.
 
-        Resources, names, labels, sources and the extent (steps and cadences) are no part of it.
+        Resources, names, labels, sources, places on disk and the extent (steps and cadences) are no part of it. A value
+        equal to its default is left out, so that a new optional key leaves the identity of earlier runs alone.
         """
-        values = self.model_dump(mode="json")
-        kept = {"model": values["model"], "suite": values["suite"], "prompt": values["prompt"]}
-        kept["model"] = _model_science(values["model"])
+        sections = {"model", "prompt", "suite"} | (
+            {"objective", "data", "rollout", "trainer"} if self.arm.trained else set()
+        )
+        kept = self.model_dump(mode="json", include=sections, exclude_defaults=True)
+        kept["model"] = _model_science(kept["model"])
+        kept["suite"].pop("name")
         for benchmark in kept["suite"]["benchmarks"].values():
             benchmark.pop("label")
+            benchmark["data"] = _data_science(benchmark["data"])
         if self.arm.trained:
-            kept |= {key: values[key] for key in ("objective", "data", "rollout")}
-            kept["rollout"].pop("sequences_per_batch")
-            kept["trainer"] = {key: value for key, value in values["trainer"].items() if key not in EXTENT}
+            kept["data"] = _data_science(kept["data"])
+            kept["rollout"].pop("sequences_per_batch", None)
+            kept["trainer"] = {key: value for key, value in kept["trainer"].items() if key not in EXTENT}
         return kept
 
 
 def _model_science(model: dict[str, Any]) -> dict[str, Any]:
     # Known weights are known by their hash, wherever they lie; how memory is saved changes no number that matters.
     kept = {key: value for key, value in model.items() if key not in {"name", "gradient_checkpointing"}}
-    if kept["sha256"] is not None:
-        del kept["path"], kept["revision"]
+    if "sha256" in kept:
+        return {key: value for key, value in kept.items() if key not in {"path", "revision"}}
+    if PurePath(kept["path"]).is_absolute() or kept["path"].startswith((".", "~")):
+        kept["path"] = PurePath(kept["path"]).name
     return kept
+
+
+def _data_science(data: dict[str, Any]) -> dict[str, Any]:
+    # A local copy of a data set of the hub is that data set; a file of one's own is known by its name.
+    if "path" not in data:
+        return data
+    kept = {key: value for key, value in data.items() if key != "path"}
+    return kept if "hub" in data else kept | {"path": PurePath(data["path"]).name}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from tepo_lab.schema.base import Strict
-from tepo_lab.schema.profile import Count, OrNone
+from tepo_lab.schema.profile import Benchmark, Count, OrNone
 
 CONDITION = re.compile(r"\s*(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[-+0-9.eE]+)\s*")
+
+#: What a search's metrics begin with; a suite's benchmarks are never among them.
+VALIDATION = "validation/"
 
 
 class StopRule(Strict):
@@ -28,24 +31,148 @@ class StopRule(Strict):
         return when
 
 
-class Sweep(Strict):
-    """What to run. One seed of every arm before the second of any."""
+class Draw(Strict):
+    """Values of an axis drawn at random, the same on every machine."""
 
-    name: str
-    title: str
-    arms: tuple[str, ...] = Field(min_length=1)
-    profile: str = "nano"
-    seeds: tuple[OrNone, ...] = Field(default=(1,), min_length=1)
-    steps: Annotated[int, Field(ge=0)] | None = None
-    overrides: dict[str, Any] = Field(default={}, description="dotted config key -> value, for every run")
-    base: bool = Field(default=True, description="also evaluate the untrained model")
-    stop: tuple[StopRule, ...] = ()
-    feeds: tuple[str, ...] = ()
+    loguniform: tuple[float, float] | None = Field(
+        default=None, description="from low to high, evenly in the logarithm"
+    )
+    uniform: tuple[float, float] | None = Field(default=None, description="from low to high")
+    choice: tuple[Any, ...] | None = Field(default=None, description="one of these, each as likely")
+    samples: Count
+    seed: OrNone = 0
+
+    @model_validator(mode="after")
+    def _one_distribution(self) -> Draw:
+        given = [each for each in (self.loguniform, self.uniform, self.choice) if each is not None]
+        if len(given) != 1 or not given[0]:
+            raise ValueError("give one of loguniform: [low, high], uniform: [low, high] and choice: [...]")
+        bounds = self.loguniform or self.uniform
+        if bounds and not bounds[0] < bounds[1]:
+            raise ValueError(f"low ({bounds[0]}) must be below high ({bounds[1]})")
+        if self.loguniform and self.loguniform[0] <= 0:
+            raise ValueError(f"loguniform: low ({self.loguniform[0]}) must be above 0")
+        return self
+
+
+def _kind_of_axis(value: Any) -> str:
+    return "tag:draw" if isinstance(value, dict | Draw) else "tag:list"
+
+
+Listed = Annotated[tuple[Any, ...], Field(min_length=1)]
+Axis = Annotated[Annotated[Listed, Tag("tag:list")] | Annotated[Draw, Tag("tag:draw")], Discriminator(_kind_of_axis)]
+
+
+class Part(Strict):
+    """Arms with the values, seeds and steps they are run with.
+
+    Points: every combination of the listed values of `axes` and of `points`; axes that are drawn are drawn together,
+    so that they too make one list of points.
+    """
+
+    arms: tuple[str, ...] = ()
+    seeds: tuple[OrNone, ...] | None = Field(default=None, min_length=1, description="those of the sweep if left out")
+    steps: Annotated[int, Field(ge=0)] | None = Field(default=None, description="the profile's if left out")
+    overrides: dict[str, Any] = Field(default={}, description="dotted config key -> value")
+    axes: dict[str, Axis] = Field(default={}, description="dotted config key -> values, or a distribution")
+    points: tuple[dict[str, Any], ...] = Field(default=(), description="values set together: dotted key -> value")
+    labels: dict[str, str] = Field(default={}, description="arm -> what its runs are called here, when not its label")
 
     @field_validator("arms", "seeds")
     @classmethod
-    def _distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        repeated = sorted({str(value) for value in values if values.count(value) > 1})
+    def _distinct(cls, values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+        repeated = sorted({str(value) for value in values or () if (values or ()).count(value) > 1})
         if repeated:
             raise ValueError(f"{', '.join(repeated)} stands more than once")
         return values
+
+    @model_validator(mode="after")
+    def _drawn_together(self) -> Part:
+        samples = {axis.samples for axis in self.axes.values() if isinstance(axis, Draw)}
+        if len(samples) > 1:
+            raise ValueError(f"axes: drawn axes are drawn together; give them the same samples, not {sorted(samples)}")
+        return self
+
+
+class Search(Strict):
+    """How an exploratory sweep chooses among its points: by validation problems alone."""
+
+    validation: dict[str, Benchmark] = Field(min_length=1, description="problems that no table reports")
+    metric: str = Field(default="validation/average", description="validation/average, or validation/NAME of one set")
+    mode: Literal["max", "min"] = "max"
+    every: Count = Field(default=5, description="training steps between validations")
+    scheduler: Literal["asha", "none"] = "asha"
+    algorithm: Literal["random", "grid"] = "random"
+    grace_steps: Count = Field(default=5, description="training steps that every point gets")
+    reduction_factor: Annotated[int, Field(gt=1)] = 3
+
+    @model_validator(mode="after")
+    def _selects_on_validation(self) -> Search:
+        known = [f"{VALIDATION}{name}" for name in ("average", *self.validation)]
+        if self.metric not in known:
+            raise ValueError(f"metric {self.metric!r}: a search selects on validation alone: {', '.join(known)}")
+        for name, benchmark in self.validation.items():
+            if benchmark.data.split == "test":
+                raise ValueError(f"validation.{name}: its problems are a test split; a search never sees those")
+        return self
+
+
+class Sweep(Part):
+    """What to run. One seed of every arm before the second of any."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
+    title: str
+    profiles: tuple[str, ...] = Field(default=("nano",), alias="profile", min_length=1, description="a name or a list")
+    seeds: tuple[OrNone, ...] = Field(default=(1,), min_length=1)
+    parts: tuple[Part, ...] = Field(default=(), description="further arms with seeds, steps or axes of their own")
+    base: bool = Field(default=True, description="also evaluate the untrained model")
+    stop: tuple[StopRule, ...] = ()
+    search: Search | None = None
+    feeds: tuple[str, ...] = Field(default=(), description="tables that show this sweep")
+
+    @field_validator("profiles", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Sweep:
+        if not any(part.arms for part in self.blocks):
+            raise ValueError("name at least one arm, in arms or in parts")
+        for number, part in enumerate(self.parts, 1):
+            if not part.arms:
+                raise ValueError(f"parts: part {number} names no arm")
+        if not self.arms and (self.axes or self.points):
+            raise ValueError("axes and points are those of arms; there are none beside them")
+        if self.search is not None:
+            axes = [axis for part in self.blocks for axis in part.axes.values()]
+            is_drawn = any(isinstance(axis, Draw) for axis in axes)
+            if not axes or is_drawn != (self.search.algorithm == "random"):
+                wanted = "a drawn axis" if self.search.algorithm == "random" else "axes with listed values only"
+                raise ValueError(f"search: algorithm {self.search.algorithm} takes {wanted}")
+        return self
+
+    @property
+    def profile(self) -> str:
+        """The profile, or all of them in one phrase."""
+        return ", ".join(self.profiles)
+
+    @property
+    def blocks(self) -> tuple[Part, ...]:
+        """The sweep's own arms and its parts, each with its seeds, steps and overrides filled in."""
+        own = Part(arms=self.arms, axes=self.axes, points=self.points, labels=self.labels)
+        return tuple(
+            part.model_copy(
+                update={
+                    "seeds": part.seeds or self.seeds,
+                    "steps": self.steps if part.steps is None else part.steps,
+                    "overrides": self.overrides | part.overrides,
+                }
+            )
+            for part in ((own, *self.parts) if self.arms else self.parts)
+        )
+
+    @property
+    def all_arms(self) -> tuple[str, ...]:
+        """Every arm once, in order."""
+        return tuple(dict.fromkeys(arm for part in self.blocks for arm in part.arms))

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, field_validator
 
 from tepo_lab.schema.base import Strict
+from tepo_lab.schema.profile import Count, OrNone
 
 
 class Panel(Strict):
     """A block of rows: the arms of a sweep in its order, or a list of arms of its own."""
 
-    title: str
-    sweep: str = Field(description="the sweep whose arms and seeds fill the rows")
+    title: str = ""
+    sweep: str = Field(description="the sweep whose arms fill the rows")
     arms: tuple[str, ...] | None = Field(default=None, description="rows in this order, when not the sweep's")
+    extra: tuple[str, ...] = Field(
+        default=(), description="arms of the sweep shown below, where the home has their runs"
+    )
     labels: dict[str, str] = Field(default={}, description="arm -> row label, when not the arm's own")
+    seeds: tuple[OrNone, ...] = Field(default=(), description="rows of these seeds; of all that are found if left out")
+    steps: Count | None = Field(
+        default=None, description="training steps the rows are read at; the sweep's if left out"
+    )
 
 
 class Report(Strict):
-    """A table: panels over the columns of one profile's benchmarks."""
+    """A table: panels over the columns of each profile's benchmarks, one block a profile."""
 
     name: str
     title: str
-    profile: str = Field(description="the profile whose runs the table is about, unless another is asked for")
+    profiles: tuple[str, ...] = Field(
+        alias="profile", min_length=1, description="the profiles whose runs the table is about (a name or a list)"
+    )
+    head: Panel | None = Field(default=None, description="rows above the panels, in none of them")
     panels: dict[str, Panel] = Field(min_length=1)
     published: str | None = Field(default=None, description="name of the paper's table in reports/published")
+
+    @field_validator("profiles", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @property
+    def profile(self) -> str:
+        """The profile, or all of them in one phrase."""
+        return ", ".join(self.profiles)

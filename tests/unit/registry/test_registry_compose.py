@@ -1,0 +1,143 @@
+"""From names to one resolved run: layers, overrides, references, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tepo_lab.errors import ConfigError
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.difference import check_against_parent, difference
+from tepo_lab.registry.locations import parse_yaml
+from tepo_lab.registry.values import overlaid, plain_keys, resolved, with_value
+
+
+def test_overrides_follow_the_arm_and_are_read_by_hydras_grammar():
+    spec = compose_run(
+        "tepo", "nano", ["trainer.learning_rate=1e-4", "trainer.betas=[0.9,0.95]", "suite.seed=3"], seed=7
+    )
+    assert (spec.trainer.learning_rate, spec.trainer.betas, spec.suite.seed, spec.seed) == (1e-4, (0.9, 0.95), 3, 7)
+    assert compose_run("tepo", "nano", ["objective.penalty=null"]).objective.penalty is None
+    assert compose_run("tepo", "nano", ["objective.penalty={coef: 0.5}"]).objective.penalty.estimator == "k3"
+
+
+def test_a_group_is_chosen_by_name_and_settings_come_before_overrides():
+    spec = compose_run("tepo", "nano", ["trainer.steps=5"], settings={"trainer": "paper", "trainer.steps": 9})
+    assert (spec.trainer.prompts_per_step, spec.trainer.learning_rate, spec.trainer.steps) == (64, 5e-7, 5)
+    assert compose_run("tepo", "nano", ["model=smollm2-135m"]).model.name == "smollm2-135m"
+
+
+def test_a_reference_follows_an_override_of_what_it_refers_to():
+    assert compose_run("tepo", "nano", ["profile.tepo_kl_coef=0.25"]).objective.penalty.coef == 0.25
+
+
+@pytest.mark.parametrize(
+    ("arm", "profile", "override", "said"),
+    [
+        ("tepoo", "nano", None, "unknown arm 'tepoo'. Did you mean 'tepo'?"),
+        ("tepo", "nanoo", None, "unknown profile 'nanoo'. Did you mean 'nano'?"),
+        ("tepo", "nano", "objective.clip_lo=1", "unknown key 'objective.clip_lo'. Did you mean 'clip_low'?"),
+        ("tepo", "nano", "trainer.steps=many", "'trainer.steps': Input should be a valid integer"),
+        ("tepo", "nano", "objective.penalty.where=some", "'objective.penalty.where': Input should be 'all'"),
+        ("tepo", "nano", "trainer=papr", "unknown trainer 'papr'. Did you mean 'paper'?"),
+        ("tepo", "nano", "trainer.steps=1,2", "put them in a sweep's axes"),
+        ("tepo", "nano", "trainer.steps", "is not an override: write key=value"),
+        ("tepo", "nano", "objective.ratio.kind=token", "ratio is a value ('sequence'), not a group of keys"),
+        ("tepo", "nano", "trainer.steps=${trainer.stepz}", "${trainer.stepz}: there is no such key"),
+        ("tepo", "nano", "trainer.steps=${trainer.steps}", "leads back to itself"),
+        ("tepo", "nano", "profile.name=../elsewhere", "'profile.name'"),
+    ],
+)
+def test_a_mistake_is_named_with_its_mend(arm, profile, override, said):
+    with pytest.raises(ConfigError) as caught:
+        compose_run(arm, profile, [override] if override else [])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+MINE = "label: mine\nparent: tepo\nvaries: [objective.clip_high]\nobjective: {clip_high: 0.5}\n"
+
+
+def test_a_users_registry_adds_arms_groups_and_profiles_and_hides_files_of_the_same_name(user_registry):
+    user_registry(
+        **{
+            "experiments/arm/mine": MINE,
+            "experiments/trainer/nano": "{steps: 7, learning_rate: 1e-4, prompts_per_step: 8, mini_batch_prompts: 2}",
+            "experiments/profile/own": (
+                "defaults: [{/model: nano}, {/data: chain}, {/prompt: plain}, {/suite: nano}, {/rollout: nano},"
+                " {/trainer: nano}, _self_]\n"
+                "profile: {name: own, label: own, tepo_kl_coef: 0.5,"
+                " estimates: {seconds_per_step: 1, evaluation_seconds: 1}}\n"
+            ),
+        }
+    )
+    mine = compose_run("mine", "own")
+    assert (mine.objective.clip_high, mine.objective.penalty.coef, mine.trainer.steps) == (0.5, 0.5, 7)
+    assert compose_run("tepo", "nano").steps == 7
+
+
+def test_without_the_users_registry_the_packages_files_are_back():
+    assert compose_run("tepo", "nano").steps == 20
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"a": "label: a\nparent: b\n", "b": "label: b\nparent: a\n"}, "go round in a circle"),
+        ({"a": "label: a\nparent: tepoo\n"}, "unknown parent 'tepoo'. Did you mean 'tepo'?"),
+        ({"a": "label: a\nlable: b\n"}, "unknown key 'lable'. Did you mean 'label'?"),
+        ({"a": "label: a\nobjektive: {}\n"}, "unknown key 'objektive'. Did you mean 'objective'?"),
+        ({"a": "parent: tepo\n"}, "key 'label' is missing"),
+        ({"a": "label: a\nlabel: b\n"}, "the key 'label' stands twice"),
+        ({"a": "label: [\n"}, "a.yaml:2:1: not YAML"),
+        ({"a": "- label\n"}, "must hold a mapping"),
+    ],
+)
+def test_a_wrong_arm_file_is_named(user_registry, files, said):
+    user_registry(**{f"experiments/arm/{name}": text for name, text in files.items()})
+    with pytest.raises(ConfigError) as caught:
+        compose_run("a", "nano")
+    assert said in str(caught.value)
+
+
+def test_an_arm_that_differs_outside_varies_is_refused_with_the_difference(user_registry):
+    folder = user_registry(
+        **{"experiments/arm/mine": MINE.replace("{clip_high: 0.5}", "{clip_high: 0.5, ratio: token}")}
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_against_parent("mine", "nano")
+    said = f"{folder / 'experiments/arm/mine.yaml'}: differs from its parent 'tepo' outside `varies`: objective.ratio"
+    assert said in str(caught.value)
+    assert "(sequence -> token)" in str(caught.value)
+
+
+def test_difference_shows_what_tells_two_arms_apart():
+    found = difference(compose_run("tepo", "nano"), compose_run("tepo_kl_both", "nano"))
+    assert found == {"objective.penalty.where": ("advantage_positive_entropy_falling", "union")}
+    assert difference(compose_run("tepo_no_kl", "nano"), compose_run("gspo", "nano")) == {
+        "objective.aggregation": ("token-mean", "seq-mean-token-mean")
+    }
+
+
+def test_layers_merge_mappings_and_leave_what_they_are_laid_over_alone():
+    below = {"a": {"b": 1, "c": [1, 2]}, "d": 1}
+    assert overlaid(below, {"a": {"c": [3]}, "d": None}) == {"a": {"b": 1, "c": [3]}, "d": None}
+    assert with_value(below, "a.e.f", 5) == {"a": {"b": 1, "c": [1, 2], "e": {"f": 5}}, "d": 1}
+    assert below == {"a": {"b": 1, "c": [1, 2]}, "d": 1}
+
+
+def test_references_are_followed_through_each_other_and_into_text(monkeypatch):
+    monkeypatch.setenv("TEPO_LAB_TEST_FOLDER", "/data")
+    values = {
+        "a": {"b": 3, "name": "x"},
+        "c": "${a.b}",
+        "d": ["${c}", "${a}"],
+        "e": "${oc.env:TEPO_LAB_TEST_FOLDER}/${a.name}",
+    }
+    assert resolved(values)["d"] == [3, {"b": 3, "name": "x"}]
+    assert resolved(values)["e"] == "/data/x"
+    assert plain_keys(values) == {"a"}
+
+
+def test_yaml_is_read_without_its_surprises():
+    values = parse_yaml("{rate: 5e-7, off: off, day: 2026-01-01, yes: true, half: .5, none: null}")
+    assert values == {"rate": 5e-7, "off": "off", "day": "2026-01-01", "yes": True, "half": 0.5, "none": None}

@@ -1,0 +1,88 @@
+"""A run's identity: frozen for what it was, moved by the science, not by anything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.expand import planned
+from tepo_lab.registry.identity import IDENTITY_VERSION, family, run_id
+
+#: Ids as they were given out. A change here cuts runs on users' disks off from their sweeps: raise IDENTITY_VERSION.
+FROZEN = {
+    ("base", "nano", 0): "8450953b9d9d",
+    ("tepo", "nano", 1): "44935644fcec",
+    ("tepo", "qwen2.5-7b", 2): "a1bdc024d0d4",
+    ("grpo_dapo", "qwen3-14b", 2): "272bdb8bd329",
+    ("tepo_kl_0.1_k1", "smollm2-135m", 3): "ad913b77fdbf",
+}
+
+
+def test_ids_are_frozen():
+    found = {key: run_id(compose_run(key[0], key[1], seed=key[2])) for key in FROZEN}
+    assert (IDENTITY_VERSION, found) == (1, FROZEN)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.steps=5",
+        "trainer.evaluate_at=[3]",
+        "trainer.checkpoint_every=1",
+        "trainer.micro_batch_tokens=999",
+        "resources.cpus=4",
+        "resources.max_retries=0",
+        "profile.label=other",
+        "model.name=other",
+        "model.gradient_checkpointing=true",
+        "suite.name=other",
+        "suite.benchmarks.sum3.label=other",
+        "rollout.sequences_per_batch=7",
+    ],
+)
+def test_what_is_not_science_leaves_the_id_alone(override):
+    assert run_id(compose_run("tepo", "nano", [override])) == run_id(compose_run("tepo", "nano"))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "objective.clip_low=0.1",
+        "profile.tepo_kl_coef=0.5",
+        "trainer.learning_rate=1e-5",
+        "trainer.group_size=4",
+        "data.terms=[3]",
+        "suite.benchmarks.sum3.problems=10",
+        "suite.max_new_tokens=50",
+        "rollout.temperature=0.9",
+        "prompt.template=boxed_chat",
+        "model.dtype=bfloat16",
+    ],
+)
+def test_the_science_moves_it(override):
+    assert run_id(compose_run("tepo", "nano", [override])) != run_id(compose_run("tepo", "nano"))
+
+
+def test_seeds_share_a_family_and_arms_of_the_same_science_share_an_id():
+    first, second = (planned(compose_run("tepo", "nano", seed=seed)) for seed in (1, 2))
+    assert first.family == second.family == family(first.spec)
+    assert first.run_id != second.run_id
+    same = compose_run("tepo_kl_1", "nano", ["objective.penalty.coef=0.1"], seed=1)
+    assert run_id(same) == run_id(compose_run("tepo_kl_0.1", "nano", seed=1))
+
+
+def test_where_data_and_weights_lie_is_no_part_of_it():
+    def ids(arm: str, profile: str, *overrides: str) -> str:
+        return run_id(compose_run(arm, profile, overrides))
+
+    assert ids("tepo", "qwen2.5-7b", "data.path=/a/dapo.jsonl") == ids("tepo", "qwen2.5-7b")
+    assert ids("tepo", "smollm2-135m", "data.path=/a/gsm8k_train.jsonl") == ids("tepo", "smollm2-135m")
+    assert ids("tepo", "smollm2-135m", "data.path=/a/other.jsonl") != ids("tepo", "smollm2-135m")
+    assert ids("tepo", "qwen2.5-7b", "model.path=/a/Q") == ids("tepo", "qwen2.5-7b", "model.path=/b/Q")
+    assert ids("tepo", "qwen2.5-7b", "model.path=/a/Q") != ids("tepo", "qwen2.5-7b")
+
+
+def test_an_untrained_model_is_known_by_model_suite_and_prompt_alone():
+    base = run_id(compose_run("base", "nano"))
+    assert run_id(compose_run("base", "nano", ["trainer.learning_rate=1e-5", "data.terms=[3]"])) == base
+    assert run_id(compose_run("base", "nano", ["suite.seed=1"])) != base

@@ -1,0 +1,105 @@
+"""From a report to the rows it asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tepo_lab.errors import ConfigError
+from tepo_lab.registry.expand import load_sweep
+from tepo_lab.registry.reports import (
+    load_report,
+    panel_fed_by,
+    profiles_asked,
+    resolve_report,
+    resolve_tables,
+    shown_by,
+)
+
+
+def test_table_3_has_its_header_row_and_five_panels_with_the_papers_rows():
+    (table,) = resolve_tables(load_report("table3"), "qwen2.5-7b")
+    shown = [(row.panel, row.run.spec.arm.name) for row in table.rows if not row.extra]
+    assert shown[0] == (None, "tepo_no_kl")
+    assert [sum(panel == name for panel, _ in shown) for name in "abcde"] == [5, 6, 4, 2, 4]
+    assert {row.run.spec.arm.name for row in table.rows if row.extra} == {
+        f"tepo_kl_{beta}_k1" for beta in ("1", "0.1", "0.01", "0.001", "0.0001")
+    }
+    assert (table.steps, table.profile, table.base.spec.arm.name) == (72, "qwen2.5-7b", "base")
+
+
+def test_rows_of_tables_are_the_runs_of_their_sweeps():
+    from tepo_lab.registry.expand import expand
+
+    for name in ("table1", "table2", "table3", "table4"):
+        sweep, rest = load_sweep(name)
+        families = {run.family for run in expand(sweep, rest).runs}
+        for profile in sweep.profiles:
+            for table in resolve_tables(load_report(name), profile):
+                assert {row.run.family for row in table.rows if not row.extra} <= families
+                assert table.base.family in families
+
+
+def test_table_4_is_one_table_for_each_number_of_steps():
+    tables = resolve_tables(load_report("table4"), "qwen2.5-7b")
+    assert [(table.steps, list(table.report.panels)) for table in tables] == [
+        (72, ["72-seed1", "72-seed2", "72-mean"]),
+        (132, ["132-seed1", "132-seed2", "132-mean"]),
+    ]
+    assert [(row.panel, row.run.spec.arm.name, row.seeds) for row in tables[1].rows] == [
+        ("132-seed1", "grpo_dapo", (1,)),
+        ("132-seed2", "grpo_dapo", (2,)),
+        ("132-mean", "grpo_dapo", (1, 2)),
+    ]
+    assert [table.steps for table in resolve_tables(load_report("table4"), "nano", ["trainer.steps=3"])] == [3]
+
+
+def test_seeds_are_those_found_unless_asked_for_or_just_run():
+    report = load_report("table3")
+    assert {row.seeds for row in resolve_tables(report, "nano", panels=["e"])[0].rows} == {()}
+    assert {row.seeds for row in resolve_tables(report, "nano", ["seeds=[7]"], panels=["e"])[0].rows} == {(7,)}
+    assert {row.seeds for row in resolve_tables(report, "nano", panels=["e"], expect_seeds=True)[0].rows} == {(1, 2, 3)}
+
+
+def test_a_sweep_with_axes_has_a_row_for_each_point():
+    (table,) = resolve_tables(load_report("clip"), "nano")
+    assert len(table.rows) == 10
+    assert table.rows[0].label == "TEPO w/o KL [clip_low=0.0003, clip_high=0.0004]"
+    assert len({row.run.family for row in table.rows}) == 10
+
+
+def test_rows_of_an_exploratory_sweep_say_that_they_were_selected(sweep_file):
+    path = sweep_file(
+        "{title: T, arms: [tepo], axes: {objective.penalty.coef: {uniform: [0, 1], samples: 2}}, search: {validation:"
+        " {held: {label: Held, problems: 5, data: {kind: chain, split: validation, terms: [6]}}}}}"
+    )
+    labels = [row.label for row in resolve_report(load_report(path)).rows]
+    assert all(label.endswith("(exploratory, selected on validation/average)") for label in labels)
+    assert len(labels) == 2
+
+
+def test_which_report_shows_a_sweep(sweep_file):
+    assert panel_fed_by(load_sweep("panel-b")[0]) == ("table3", "b")
+    assert shown_by("panel-b", load_sweep("panel-b")[0]) == ("table3", ["b"])
+    assert shown_by("table3", load_sweep("table3")[0]) == ("table3", [])
+    assert shown_by("seeds", load_sweep("seeds")[0]) == ("seeds", [])
+    path = sweep_file("{title: T, arms: [tepo], feeds: [table3]}", "panel-b")
+    assert shown_by(path, load_sweep(path)[0]) == (path, [])
+
+
+def test_mistakes_are_named():
+    report = load_report("table3")
+    with pytest.raises(ConfigError, match="has no panel 'f'"):
+        resolve_tables(report, "nano", panels=["f"])
+    with pytest.raises(ConfigError, match=r"unknown report 'tabel3'. Did you mean 'table3'\?"):
+        load_report("tabel3")
+    with pytest.raises(ConfigError, match=r"unknown profile 'nan'. Did you mean 'nano'\?"):
+        resolve_tables(report, "nan")
+    wrong = report.model_copy(update={"panels": {"e": report.panels["e"].model_copy(update={"arms": ("gspoo",)})}})
+    with pytest.raises(ConfigError, match="sweep panel-e has no arm 'gspoo'"):
+        resolve_tables(wrong, "nano")
+
+
+def test_profiles_are_taken_from_the_overrides():
+    assert profiles_asked(["a=1", "profile=nano"]) == (("nano",), ["a=1"])
+    assert profiles_asked(["profile=[nano, qwen2.5-7b]"]) == (("nano", "qwen2.5-7b"), [])
+    assert profiles_asked(["a=1"]) == ((), ["a=1"])
