@@ -1,0 +1,64 @@
+"""Which point of an exploratory sweep is chosen, by its validation scores, and what a table says about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from tepo_lab.execute.ledger import Entry
+from tepo_lab.schema.record import RunFolder, write_json
+from tepo_lab.schema.sweep import Sweep
+
+FILE = "selection.json"
+
+
+def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
+    """Record each point's validation score and the best point of each arm in the sweep's folder.
+
+    A point's score is the mean over its seeds of the last validation of runs that came to their end; a point that the
+    search ended early, or that collapsed, cannot be chosen.
+    """
+    assert sweep.search is not None
+    scores: dict[str, list[float]] = {}
+    arms: dict[str, str] = {}
+    for each in entries:
+        value = last_validation(each.folder)
+        if not each.planned.spec.arm.trained:
+            continue
+        arms[each.planned.family] = each.planned.spec.arm.name
+        if each.state == "complete" and value is not None:
+            scores.setdefault(each.planned.family, []).append(value)
+    means = {family: fmean(values) for family, values in scores.items()}
+    best = max if sweep.search.mode == "max" else min
+    chosen = [
+        best((family for family in means if arms[family] == arm), key=means.__getitem__)
+        for arm in sorted({arms[family] for family in means})
+    ]
+    points = {arm: sum(each == arm for each in arms.values()) for arm in set(arms.values())}
+    write_json(
+        home / "sweeps" / sweep.name / FILE,
+        {
+            "metric": sweep.search.metric,
+            "mode": sweep.search.mode,
+            "scores": means,
+            "chosen": {family: {"arm": arms[family], "points": points[arms[family]]} for family in chosen},
+        },
+    )
+
+
+def last_validation(folder: RunFolder) -> float | None:
+    """The run's last validation score in percent, or None if it was never validated."""
+    values = [float(event["value"]) for event in folder.events() if event["event"] == "validated"]
+    return values[-1] if values else None
+
+
+def selection_notes(home: Path) -> dict[str, str]:
+    """family -> what its row's label must add, for every point that a search in this home has chosen."""
+    notes: dict[str, str] = {}
+    for path in sorted(home.glob(f"sweeps/*/{FILE}")):
+        values = json.loads(path.read_text())
+        for family, found in values["chosen"].items():
+            notes[family] = f"chosen among {found['points']} points"
+    return notes
