@@ -22,10 +22,12 @@ class Response:
     """One sampled continuation.
 
     `token_ids` ends with an end-of-sequence token unless `truncated`, which says that the limit came first.
+    `log_probs` are the sampler's own, in nats, where the sampler is not the trainer's model.
     """
 
     token_ids: tuple[int, ...]
     truncated: bool
+    log_probs: tuple[float, ...] | None = None
 
 
 class Engine(Protocol):

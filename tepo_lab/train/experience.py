@@ -14,7 +14,8 @@ from tepo_lab.objectives import group_advantages
 from tepo_lab.rollout.engine import Engine, Response, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.tasks.grading import grade_all
+from tepo_lab.tasks.grading import grade_all, grader_of
+from tepo_lab.tasks.overlap import without_overlaps
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import ProblemSource
 from tepo_lab.train.seeds import derive
@@ -46,13 +47,15 @@ class Experience:
 
 
 class Collector:
-    """Samples, grades and selects groups."""
+    """Samples, grades and selects groups. Problems of `source` that stand in a benchmark of the suite are left out."""
 
     def __init__(self, spec: RunSpec, engine: Engine, tokenizer: Any, source: ProblemSource) -> None:
         self.spec = spec
         self.engine = engine
         self.tokenizer = tokenizer
-        self.source = source
+        self.source, self.dropped = without_overlaps(source, spec.suite)
+        self.grader = grader_of(spec.data, spec.prompt)
+        self.timed_out = 0
         self.objective = spec.objective.model_dump()
 
     def collect(self, step: int, position: int) -> Experience:
@@ -67,7 +70,7 @@ class Collector:
         sampled: list[Group] = []
         seconds = {"rollout": 0.0, "grade": 0.0}
         limit = trainer.max_generation_batches if trainer.dynamic_sampling == "refill" else 1
-        batches = 0
+        batches = self.timed_out = 0
         while batches < limit:
             sampled += self._sample(step, batches, position, seconds)
             position += wanted
@@ -84,6 +87,8 @@ class Collector:
         metrics = _rollout_metrics(sampled, self.spec.rollout.max_new_tokens)
         metrics |= {"rollout/kept_groups": float(len(groups)), "rollout/generation_batches": float(batches)}
         metrics |= {f"seconds/{phase}": value for phase, value in seconds.items()}
+        if self.grader.symbolic:
+            metrics |= {"reward/timed_out": float(self.timed_out), "data/dropped_overlaps": float(self.dropped)}
         return Experience(groups, position, metrics)
 
     def _sample(self, step: int, batch: int, position: int, seconds: dict[str, float]) -> list[Group]:
@@ -112,8 +117,9 @@ class Collector:
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         size = len(responses[0])
         answers = [problem.answer for problem in problems for _ in range(size)]
-        grades = [grade.correct for grade in grade_all(texts, answers)]
-        return torch.tensor(grades, dtype=torch.float32).view(len(problems), size)
+        grades = grade_all(texts, answers, self.grader)
+        self.timed_out += sum(grade.how == "timeout" for grade in grades)
+        return torch.tensor([grade.correct for grade in grades], dtype=torch.float32).view(len(problems), size)
 
 
 def timed(seconds: dict[str, float], phase: str, work: Callable[[], Any]) -> Any:

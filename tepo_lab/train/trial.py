@@ -14,13 +14,13 @@ import torch
 
 from tepo_lab.evaluate.suite import counts, evaluate, write_generations
 from tepo_lab.rollout.engine import Engine
-from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.schema.record import RunFolder, append_line, read_lines, write_whole
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.schema.sweep import StopRule
+from tepo_lab.schema.sweep import VALIDATION, Search, StopRule
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.train import checkpoint
 from tepo_lab.train.checkpoint import Position
+from tepo_lab.train.engines import open_engine
 from tepo_lab.train.experience import Collector
 from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import LoadedModel, load_model, pick_device
@@ -28,7 +28,7 @@ from tepo_lab.train.seeds import derive
 from tepo_lab.train.stop import broken_rule
 from tepo_lab.train.tokens import TokenSample, write_tokens
 
-Phase = Literal["training", "evaluated", "complete", "collapsed"]
+Phase = Literal["training", "validated", "evaluated", "complete", "collapsed"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,11 @@ class Trial:
     Going on starts from the newest undamaged checkpoint: step metrics after it are dropped and made again.
     """
 
-    def __init__(self, spec: RunSpec, folder: RunFolder, *, stop: Sequence[StopRule] = ()) -> None:
+    def __init__(
+        self, spec: RunSpec, folder: RunFolder, *, stop: Sequence[StopRule] = (), search: Search | None = None
+    ) -> None:
         self.spec = spec
+        self.search = search
         self.folder = folder
         self.stop = stop
         self.done = False
@@ -57,13 +60,14 @@ class Trial:
         self.loaded: LoadedModel = load_model(
             spec.model, pick_device(spec.resources), weights=found[0] / "model" if found else None
         )
-        self.engine: Engine = TransformersEngine(
-            self.loaded.model,
-            end_ids=self.loaded.end_ids,
-            pad_id=self.loaded.pad_id,
-            sequences_per_batch=spec.rollout.sequences_per_batch,
-        )
+        self.engine: Engine = open_engine(spec, self.loaded)
         self.metrics = self._cut_back_to(self.position.step)
+        #: Steps validated on the way that this process goes; a step made again is validated again.
+        self.validated = {
+            int(event["step"])
+            for event in folder.events()
+            if event["event"] == "validated" and event["step"] == self.position.step
+        }
         self._record("resumed" if found or folder.events() else "started", step=self.position.step)
         if spec.arm.trained:
             self.learner = Learner(spec, self.loaded)
@@ -78,6 +82,8 @@ class Trial:
         step = self.position.step
         rule = broken_rule(self.stop, self.metrics)
         is_over = rule is not None or step >= self.spec.steps
+        if self.search is not None and self._validation_due(self.search):
+            return self._validate(self.search)
         due = step in self.spec.evaluation_steps or is_over
         if due and step not in self.folder.evaluated_steps():
             self._evaluate()
@@ -121,6 +127,25 @@ class Trial:
         checkpoint.save(self.folder, self.position, self.loaded.model, self.loaded.tokenizer, self.learner.optimizer)
         checkpoint.prune(self.folder, self.spec.trainer.keep_checkpoints)
         self._record("checkpoint", step=self.position.step)
+
+    def _validation_due(self, search: Search) -> bool:
+        step = self.position.step
+        return step > 0 and step not in self.validated and (step % search.every == 0 or step == self.spec.steps)
+
+    def _validate(self, search: Search) -> Progress:
+        """Sample a search's validation problems; their scores steer the search and stand in no table."""
+        began = time.perf_counter()
+        suite = self.spec.suite.model_copy(update={"name": "validation", "benchmarks": dict(search.validation)})
+        limit = self.spec.rollout.max_prompt_tokens
+        found = counts(evaluate(self.engine, self.loaded.tokenizer, suite, self.spec.prompt, max_prompt_tokens=limit))
+        percent = {f"{VALIDATION}{name}": 100 * count.correct / count.graded for name, count in found.items()}
+        percent[f"{VALIDATION}average"] = (
+            100 * sum(each.correct for each in found.values()) / sum(each.graded for each in found.values())
+        )
+        step = self.position.step
+        self.validated.add(step)
+        self._record("validated", step=step, value=percent[search.metric], seconds=time.perf_counter() - began)
+        return Progress(step, "validated", dict(percent))
 
     def _evaluate(self) -> None:
         began = time.perf_counter()

@@ -91,3 +91,26 @@ def test_warm_up_rises_linearly_to_the_learning_rate():
 def test_epochs_go_over_the_same_mini_batches_again():
     _, metrics = after_learning("trainer.epochs=2")
     assert metrics["actor/updates"] == 8
+
+
+@pytest.mark.parametrize("where", ["all", "top_covariance"])
+def test_the_gradient_ratio_is_measured_when_asked_and_changes_no_number(where):
+    overrides = (f"objective.penalty.where={where}", "trainer.micro_batch_tokens=400", "objective.penalty.coef=0.5")
+    plain, metrics = after_learning(*overrides, steps=2)
+    measured, found = after_learning(*overrides, "trainer.gradient_ratio_every=2", steps=2)
+    assert torch.equal(plain, measured)
+    assert "penalty/gradient_ratio" not in metrics
+    assert 0 < found.pop("penalty/gradient_ratio") < 10
+    assert {name: value for name, value in found.items() if not name.startswith("seconds/")} == {
+        name: value for name, value in metrics.items() if not name.startswith("seconds/")
+    }
+
+
+def test_the_gradient_ratio_grows_with_the_coefficient():
+    ratios = []
+    for coef in (0.1, 0.2):
+        overrides = (f"objective.penalty.coef={coef}", "objective.penalty.estimator=k1", "objective.penalty.where=all")
+        every = "trainer.gradient_ratio_every=1"
+        ratios.append(after_learning(*overrides, every, "trainer.mini_batch_prompts=16")[1]["penalty/gradient_ratio"])
+    # On the first mini-batch the ratio is exactly proportional: both gradients are those at the rollout policy.
+    assert ratios[1] == pytest.approx(2 * ratios[0], rel=1e-4)

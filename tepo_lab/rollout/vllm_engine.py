@@ -1,0 +1,135 @@
+"""Sampling with vLLM in the trainer's own process. The only vLLM import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tepo_lab.errors import ResourceError
+from tepo_lab.rollout.engine import Response, Sampling
+
+#: Set before vLLM is imported: one process, so that weights are handed over as tensors; no usage statistics.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "DO_NOT_TRACK": "1",
+}
+
+#: Share of a GPU's memory that vLLM may plan with while it is awake; the trainer sleeps its own activations meanwhile.
+GPU_MEMORY_SHARE = 0.6
+
+#: Key/value cache on a CPU, in bytes.
+CPU_CACHE_BYTES = 256 * 2**20
+
+
+class VllmEngine:
+    """vLLM over the same model as the trainer's, colocated: it sleeps while the trainer learns.
+
+    Args: `model` the trainer's transformers model, whose weights `sync_weights` hands over; `checkpoint` the folder or
+    hub name vLLM reads the architecture from; `max_tokens` prompt and response together.
+    Raises `ResourceError` when vLLM is not installed.
+    """
+
+    def __init__(
+        self, model: Any, *, checkpoint: str, end_ids: Sequence[int], max_tokens: int, sequences_per_batch: int
+    ) -> None:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        try:
+            from vllm import LLM
+        except ImportError as error:
+            raise ResourceError(
+                f"rollout.engine=vllm: vLLM cannot be imported ({error}); install it with pip install "
+                "'tepo-lab[vllm]', or set rollout.engine=transformers."
+            ) from None
+        self.model = model
+        self.end_ids = sorted(set(end_ids))
+        self.on_gpu = model.device.type == "cuda"
+        placed: dict[str, Any] = (
+            {
+                "enable_sleep_mode": True,
+                "gpu_memory_utilization": GPU_MEMORY_SHARE,
+                "distributed_executor_backend": "external_launcher",
+            }
+            if self.on_gpu
+            else {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE_BYTES}
+        )
+        self.llm = LLM(
+            model=checkpoint,
+            dtype=str(model.dtype).removeprefix("torch."),
+            max_model_len=max_tokens,
+            max_num_seqs=sequences_per_batch,
+            # The log-probabilities of the distribution sampled from: what the trainer's own are compared with.
+            logprobs_mode="processed_logprobs",
+            seed=0,
+            **placed,
+        )
+        self.is_current = False
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling) -> list[list[Response]]:
+        """`samples` responses to each prompt, in order, with the log-probability of each token when sampled."""
+        from vllm import SamplingParams
+
+        self._take_weights()
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        # vLLM draws for each request by itself: one seed for all would give like prompts like responses.
+        settings = [
+            SamplingParams(
+                n=samples,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=0,
+                max_tokens=sampling.max_new_tokens,
+                stop_token_ids=self.end_ids,
+                ignore_eos=True,
+                detokenize=False,
+                logprobs=0,
+                seed=(sampling.seed + index) % 2**31,
+            )
+            for index in range(len(requests))
+        ]
+        outputs = self.llm.generate(requests, settings, use_tqdm=False)
+        responses = [[_response(each) for each in sorted(output.outputs, key=_index)] for output in outputs]
+        if self.on_gpu:
+            # The trainer needs the memory now; level 2 lets go of the weights too, which will have changed anyway.
+            self.llm.sleep(level=2)
+            self.is_current = False
+        return responses
+
+    def sync_weights(self) -> None:
+        """The next `generate` takes the trainer's weights over."""
+        self.is_current = False
+
+    def _take_weights(self) -> None:
+        """Hand the trainer's weights over, and forget prefixes cached under the old ones."""
+        if self.is_current:
+            return
+        if self.on_gpu:
+            self.llm.wake_up(tags=["weights"])
+        self.llm.collective_rpc(
+            "reload_weights", kwargs={"weights_iterator": self._weights(), "is_checkpoint_format": True}
+        )
+        if self.on_gpu:
+            self.llm.wake_up(tags=["kv_cache"])
+        self.llm.reset_prefix_cache()
+        self.is_current = True
+
+    def close(self) -> None:
+        """Give back vLLM's memory."""
+        del self.llm
+
+    def _weights(self) -> Iterator[tuple[str, Any]]:
+        for name, tensor in self.model.state_dict().items():
+            yield name, tensor.detach()
+
+
+def _index(output: Any) -> int:
+    return int(output.index)
+
+
+def _response(output: Any) -> Response:
+    ids = tuple(output.token_ids)
+    log_probs = tuple(float(step[token].logprob) for step, token in zip(output.logprobs, ids, strict=True))
+    return Response(ids, truncated=output.finish_reason == "length", log_probs=log_probs)
