@@ -6,19 +6,21 @@ from typing import Any, Literal
 
 from tepo_lab.registry.compose import GROUPS, ArmFile
 from tepo_lab.schema.base import Strict
+from tepo_lab.schema.figure import FigureReport
 from tepo_lab.schema.profile import ProfileInfo, Resources
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.sweep import Sweep
 from tepo_lab.schema.table import Report
 
-FileKind = Literal["sweep", "arm", "profile", "report"]
+FileKind = Literal["sweep", "arm", "profile", "report", "figure"]
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{.+\}", "description": "the value of another key: ${dotted.key}"}
 
 
 def json_schema(kind: FileKind) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a kind of file in experiments/, sweeps/ or reports/."""
-    made = {"sweep": _sweep, "arm": _arm, "profile": _profile, "report": _report}[kind]()
+    makers = {"sweep": _sweep, "arm": _arm, "profile": _profile, "report": _report, "figure": _figure}
+    made = makers[kind]()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"tepo-lab {kind}", **made}
 
 
@@ -28,6 +30,10 @@ def _sweep() -> dict[str, Any]:
 
 def _report() -> dict[str, Any]:
     return _one_or_many(_without_name(_schema(Report)))
+
+
+def _figure() -> dict[str, Any]:
+    return _one_or_many(_without_name(_schema(FigureReport)))
 
 
 def _arm() -> dict[str, Any]:

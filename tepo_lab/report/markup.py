@@ -152,6 +152,20 @@ def _tex(words: str) -> str:
 
 def html(table: Table) -> str:
     """A self-contained page with the table, its comparisons and its footnotes."""
+    return "\n".join(
+        [
+            "<!doctype html>",
+            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(lines.caption(table))}</title>',
+            f"<style>\n{STYLE}\n</style></head><body>",
+            html_fragment(table),
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def html_fragment(table: Table) -> str:
+    """The table, its comparisons and its footnotes as they stand within a page's body, dressed by `STYLE`."""
     labels = [*(column.label for column in table.columns), lines.AVERAGE, lines.MACRO]
     heads = "".join(f'<th scope="col">{escape(label)}</th>' for label in ["Arm", *labels])
     bodies = [f"<tbody>\n{_html_row(table, table.base, {})}\n</tbody>"] if table.base is not None else []
@@ -162,17 +176,12 @@ def html(table: Table) -> str:
     footers = "\n".join(f"<p>{escape(line)}</p>" for line in lines.footnotes(table))
     return "\n".join(
         [
-            "<!doctype html>",
-            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(lines.caption(table))}</title>',
-            f"<style>\n{STYLE}\n</style></head><body>",
             f'<table id="{escape(table.name)}">\n<caption>{escape(lines.caption(table))}</caption>',
             f"<thead><tr>{heads}</tr></thead>",
             *bodies,
             "</table>",
             *([_html_comparisons(table)] if table.comparisons else []),
             f"<footer>\n{footers}\n</footer>",
-            "</body></html>",
-            "",
         ]
     )
 

@@ -20,7 +20,7 @@ from tepo_lab.schema.record import RunFolder, run_folders
 #: Seconds after which a lease that nobody renews no longer says that its run is going on.
 LEASE_LIFETIME = 60.0
 
-STATUS_EVENTS = frozenset({"started", "resumed", "complete", "collapsed", "failed"})
+STATUS_EVENTS = frozenset({"started", "resumed", "complete", "collapsed", "stopped", "failed"})
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,9 @@ def missing_reason(run: FoundRun | None, step: int | None) -> tuple[Missing, str
         outcome = f"failed: {run.status.get('kind', 'unknown')}"
         error = run.status.get("error")
         return "failed", outcome, f"{outcome}: {error}" if error else outcome
+    if event == "stopped":
+        reason = f"ended at step {run.status['step']} by the search"
+        return "stopped", reason, f"{reason} ({run.status.get('by', 'unknown')}), not evaluated"
     if event in {"started", "resumed"}:
         if run.running:
             return "running", "running", f"running, past step {run.last_step}"

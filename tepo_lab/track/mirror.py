@@ -28,6 +28,9 @@ from tepo_lab.track.store import FAILURES, BusyError, keeps_artifacts_here, one_
 
 Outcome = Literal["complete", "failed", "interrupted"]
 
+#: A sweep's table as text and as plain values, and its page.
+Printed = tuple[str, Any, str | None]
+
 LONGEST_WAIT_SECONDS = 60.0
 
 _PARENT_STATUS: dict[Outcome, str] = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -79,7 +82,7 @@ class Mirror:
         self._folders: list[RunFolder] = []
         self._over = False
         self._outcome: Outcome | None = None
-        self._table: tuple[str, Any] | None = None
+        self._table: Printed | None = None
         self._wait_seconds = 0.0
         self._not_before = float("-inf")
         self._out = False
@@ -94,9 +97,12 @@ class Mirror:
         self._folders, self._over = list(folders), False
         return self._attempt(self._sync)
 
-    def log_table(self, text: str, table: Any) -> bool:
-        """Keep the sweep's table with the parent run, as table.md and table.json; later calls try again if it fails."""
-        self._table = (text, table)
+    def log_table(self, text: str, table: Any, page: str | None = None) -> bool:
+        """Keep the sweep's table with the parent run, as table.md, table.json and, where there is one, page.html.
+
+        Later calls try again if it fails.
+        """
+        self._table = (text, table, page)
         return self._attempt(self._sync)
 
     def finish(self, outcome: Outcome | None = None, *, at_once: bool = True) -> bool:
@@ -109,7 +115,7 @@ class Mirror:
             self._not_before = float("-inf")
         return self._attempt(self._end)
 
-    def sync_or_raise(self, folders: Iterable[RunFolder], table: tuple[str, Any] | None) -> None:
+    def sync_or_raise(self, folders: Iterable[RunFolder], table: Printed | None) -> None:
         """Show these runs and this table and delete the children whose run folder is gone.
 
         Raises `BusyError`, `RecordError` and what MLflow raises.
@@ -225,9 +231,11 @@ class Mirror:
             self._sync_run(connection, state)
             connection.seen[folder.name] = seen
         if self._table is not None:
-            text, table = self._table
+            text, table, page = self._table
             connection.client.log_text(connection.parent, text, "table.md")
             connection.client.log_text(connection.parent, json.dumps(table, indent=1) + "\n", "table.json")
+            if page is not None:
+                connection.client.log_text(connection.parent, page, "page.html")
             self._table = None
 
     def _sync_run(self, connection: _Connection, state: RunState) -> None:
@@ -274,8 +282,9 @@ def rebuild(home: Path, tracking_uri: str | None = None) -> int:
 def _rebuild_sweep(home: Path, uri: str, sweep_file: Path) -> int:
     listed = [RunFolder(home / "runs" / str(name)) for name in (read_json(sweep_file) or {}).get("runs", [])]
     folders = [folder for folder in listed if folder.run_file.exists()]
-    text, table = sweep_file.with_name("table.md"), sweep_file.with_name("table.json")
-    printed = (text.read_text(), read_json(table)) if text.exists() and table.exists() else None
+    text, table, page = (sweep_file.with_name(name) for name in ("table.md", "table.json", "page.html"))
+    shown_page = page.read_text() if page.exists() else None
+    printed = (text.read_text(), read_json(table), shown_page) if text.exists() and table.exists() else None
     problems: list[str] = []
     mirror = Mirror(home, uri, sweep_file.parent.name, problems.append, verify=True)
     try:

@@ -26,6 +26,7 @@ _STATUS = {
     "resumed": "RUNNING",
     "complete": "FINISHED",
     "collapsed": "FINISHED",
+    "stopped": "FINISHED",
     "failed": "FAILED",
 }
 

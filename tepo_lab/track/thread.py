@@ -12,7 +12,7 @@ from tepo_lab.schema.record import RunFolder
 from tepo_lab.track.address import shown, tracking_address
 
 if TYPE_CHECKING:
-    from tepo_lab.track.mirror import Mirror, Outcome
+    from tepo_lab.track.mirror import Mirror, Outcome, Printed
 
 
 class MirrorThread:
@@ -41,7 +41,7 @@ class MirrorThread:
         self._home, self._sweep, self._folders, self._on_problem = home, sweep, folders, on_problem
         self.uri = tracking_address(home, tracking_uri)
         self._every_seconds = every_seconds
-        self._table: tuple[str, Any] | None = None
+        self._table: Printed | None = None
         self._outcome: Outcome | None = None
         self._deadline = float("inf")
         self._stopping = threading.Event()
@@ -52,9 +52,9 @@ class MirrorThread:
         """Begin to mirror."""
         self._thread.start()
 
-    def log_table(self, text: str, table: Any) -> None:
-        """Keep the sweep's table with its parent run, within a second or two."""
-        self._table = (text, table)
+    def log_table(self, text: str, table: Any, page: str | None = None) -> None:
+        """Keep the sweep's table, and its page, with its parent run, within a second or two."""
+        self._table = (text, table, page)
 
     def stop(self, outcome: Outcome | None = None, timeout_seconds: float = 30.0) -> bool:
         """Show the rest, end the sweep's parent run and stop, or give up after `timeout_seconds`.

@@ -1,0 +1,161 @@
+"""What figures over training steps are drawn from: the step metrics of each arm's seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tepo_lab.report.frame import Table, WantedRow
+from tepo_lab.report.scan import STATUS_EVENTS, scan
+from tepo_lab.schema.record import RunFolder
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One seed's run of an arm."""
+
+    seed: int
+    folder: RunFolder
+
+    @cached_property
+    def metrics(self) -> dict[int, dict[str, Any]]:
+        """Step metrics by training step."""
+        return {int(line["step"]): line for line in self.folder.metrics()}
+
+    @cached_property
+    def collapsed_at(self) -> int | None:
+        """The step at which the run collapsed, if it ended so."""
+        statuses = [event for event in self.folder.events() if event["event"] in STATUS_EVENTS]
+        collapsed = bool(statuses) and statuses[-1]["event"] == "collapsed"
+        return int(statuses[-1]["step"]) if collapsed else None
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """An arm with the runs of its seeds, ascending; `lacking` are seeds that were expected and have no run."""
+
+    arm: str
+    label: str
+    panel: str | None
+    runs: tuple[SeedRun, ...]
+    lacking: tuple[int, ...] = ()
+
+    @property
+    def begun(self) -> tuple[SeedRun, ...]:
+        """Runs that have recorded a step."""
+        return tuple(run for run in self.runs if run.metrics)
+
+    @property
+    def steps(self) -> int:
+        """The last step that any seed recorded."""
+        return max((step for run in self.runs for step in run.metrics), default=0)
+
+    def gap(self) -> str | None:
+        """What is missing of the arm, in one phrase."""
+        if not self.begun:
+            return f"{self.label}: {'no step recorded' if self.runs else 'not run'}"
+        parts = [f"seed {seed} not run" for seed in self.lacking]
+        for run in self.runs:
+            last = max(run.metrics, default=0)
+            if run.collapsed_at is not None:
+                parts.append(f"seed {run.seed} collapsed at step {run.collapsed_at}")
+            elif last < self.steps:
+                parts.append(f"seed {run.seed} has recorded {last} of {self.steps} steps")
+        return f"{self.label}: {', '.join(parts)}" if parts else None
+
+    def series(self, metric: str) -> Series | None:
+        """The metric over steps, or None where no seed recorded a number for it."""
+        steps = np.array(sorted({step for run in self.begun for step in run.metrics}), dtype=np.int64)
+        values = np.array(
+            [[_number(run.metrics.get(int(step), {}).get(metric)) for step in steps] for run in self.begun],
+            dtype=np.float64,
+        ).reshape(len(self.begun), len(steps))
+        return None if np.isnan(values).all() else Series(steps, values, tuple(run.seed for run in self.begun))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric of one arm: steps (N,) and values (S, N) by seed, nan where a seed has none."""
+
+    steps: NDArray[np.int64]
+    values: Array
+    seeds: tuple[int, ...]
+
+    @property
+    def mean(self) -> Array:
+        """Over the seeds that have a value at the step, (N,); nan where none has."""
+        present = ~np.isnan(self.values)
+        counts = present.sum(0)
+        sums = np.where(present, self.values, 0.0).sum(0)
+        return np.asarray(np.divide(sums, counts, out=np.full(len(self.steps), np.nan), where=counts > 0))
+
+    @property
+    def low(self) -> Array:
+        """The lowest seed's value at each step, (N,)."""
+        return self._extreme(np.inf, np.minimum)
+
+    @property
+    def high(self) -> Array:
+        """The highest seed's value at each step, (N,)."""
+        return self._extreme(-np.inf, np.maximum)
+
+    def _extreme(self, nothing: float, of: np.ufunc) -> Array:
+        found = of.reduce(np.where(np.isnan(self.values), nothing, self.values), axis=0)
+        return np.where(np.isfinite(found), found, np.nan)
+
+    def overall(self) -> float:
+        """The mean over steps of each seed, averaged over seeds."""
+        each = [values[~np.isnan(values)] for values in self.values]
+        return float(np.mean([values.mean() for values in each if len(values)]))
+
+
+def wanted_arms(home: Path, rows: Sequence[WantedRow]) -> list[ArmRuns]:
+    """The runs under `home` behind rows asked for. Rows of one family count once. Raises as `scan`."""
+    found = scan(home, (row.family for row in rows), ())
+    arms = []
+    once: dict[str, WantedRow] = {}
+    for row in rows:
+        once.setdefault(row.family, row)
+    for row in once.values():
+        there = {seed: run for (family, seed), run in sorted(found.items(), key=_seed) if family == row.family}
+        seeds = row.seeds or tuple(there)
+        runs = tuple(SeedRun(seed, there[seed].folder) for seed in seeds if seed in there)
+        arms.append(ArmRuns(row.arm, row.label, row.panel, runs, tuple(seed for seed in seeds if seed not in there)))
+    return arms
+
+
+def _seed(item: tuple[tuple[str, int], object]) -> int:
+    return item[0][1]
+
+
+def shown_arms(home: Path, table: Table) -> list[ArmRuns]:
+    """The runs under `home` behind the rows of a table, row by row."""
+    arms = []
+    for row in table.rows:
+        runs = [SeedRun(line.seed, _folder(home, line.id)) for line in row.runs]
+        arms.append(ArmRuns(row.arm, row.label, row.panel, tuple(runs)))
+    return arms
+
+
+def _folder(home: Path, identity: str) -> RunFolder:
+    # A run's folder ends in the first eight digits of its id.
+    (path,) = home.glob(f"runs/*-{identity[:8]}")
+    return RunFolder(path)
+
+
+def gaps(arms: Iterable[ArmRuns]) -> list[str]:
+    """What is missing of the arms, a phrase each."""
+    return [gap for gap in (arm.gap() for arm in arms) if gap is not None]
+
+
+def _number(value: Any) -> float:
+    # What was not finite stands as null in the record.
+    return float("nan") if value is None else float(value)

@@ -1,0 +1,331 @@
+"""A home's records and reports as pandas frames, for notebooks: `from tepo_lab import results`.
+
+    results.runs("outputs")                      one row a run
+    results.metrics("outputs")                   one row a training step of a run
+    results.generations("outputs")               one row a graded answer
+    results.report("outputs", "table3")          one row a cell of the table, in long form
+    results.comparisons("outputs", "table3")     one row an arm against its parent
+    results.audit()                              one row a finding of the auditor
+    results.theory("outputs")                    one row a check of the theory
+
+Every frame says what its columns are measured in: `frame.attrs["units"]`, also in `UNITS`. A home without runs gives
+frames with the same columns and no rows. Nothing is written. Damaged records raise `RecordError`, wrong names
+`ConfigError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow
+import pyarrow.parquet as parquet
+
+from tepo_lab.errors import ConfigError, RecordError, nearest
+from tepo_lab.report.scan import FoundRun, scan
+from tepo_lab.schema.record import GENERATION_COLUMNS, run_folders
+
+if TYPE_CHECKING:
+    from tepo_lab.report.frame import Row, Table
+
+#: What columns are measured in, by name or by the part before "/*". A column without an entry is a name or a count.
+UNITS: dict[str, str] = {
+    "created": "UTC",
+    "time": "seconds since 1970 (Unix)",
+    "steps": "training steps",
+    "step": "training steps",
+    "collapsed_at": "training steps",
+    "reward/*": "share of responses or groups, 0 to 1",
+    "rollout/tokens": "tokens",
+    "rollout/prompt_tokens": "tokens",
+    "rollout/response_tokens_mean": "tokens",
+    "rollout/response_tokens_max": "tokens",
+    "rollout/truncated_share": "share of responses, 0 to 1",
+    "rollout/kept_groups": "prompts",
+    "rollout/generation_batches": "batches",
+    "ratio/*": "ratio of probabilities",
+    "actor/entropy": "nats per token",
+    "entropy/change_mean": "nats per token",
+    "actor/ppo_kl": "nats per token",
+    "actor/kl_loss": "nats per token",
+    "penalty/kl_on_mask": "nats per token",
+    "actor/pg_clipfrac": "share of tokens, 0 to 1",
+    "actor/clip_fraction_high": "share of tokens, 0 to 1",
+    "actor/clip_fraction_low": "share of tokens, 0 to 1",
+    "actor/clip_fraction_positive": "share of tokens, 0 to 1",
+    "actor/clip_fraction_negative": "share of tokens, 0 to 1",
+    "actor/pg_loss": "no unit: the policy term of the loss",
+    "actor/kl_coef": "loss per nat",
+    "penalty/gradient_ratio": "no unit: norm of the penalty's gradient by that of the rest",
+    "selection/dropped": "share of tokens, 0 to 1",
+    "weights/*": "no unit",
+    "actor/grad_norm": "Euclidean norm before clipping",
+    "actor/lr": "per update",
+    "actor/updates": "optimizer steps",
+    "mask/share": "share of tokens, 0 to 1",
+    "cells/*": "share of tokens, 0 to 1",
+    "seconds/*": "seconds",
+    "tokens": "tokens",
+    "percent": "percent of graded answers that are right",
+    "ci95_low": "percent",
+    "ci95_high": "percent",
+    "difference": "points of the generation-weighted average",
+    "difference_low": "points",
+    "difference_high": "points",
+    "smallest_detectable": "points",
+    "printed": "percent (points for a difference, a rank for a rank)",
+    "recomputed": "percent (points for a difference, a rank for a rank)",
+    "share": "share of cases, 0 to 1",
+}
+
+#: Columns that say which run a row belongs to.
+IDENTITY = ("run", "arm", "profile", "seed")
+
+RUN_COLUMNS = (
+    *IDENTITY,
+    "id",
+    "family",
+    "label",
+    "parent",
+    "steps",
+    "step",
+    "outcome",
+    "collapsed_at",
+    "evaluated_steps",
+    "created",
+    "commit",
+    "folder",
+)
+
+REPORT_COLUMNS = (
+    "table",
+    "profile",
+    "panel",
+    "arm",
+    "label",
+    "seeds",
+    "steps",
+    "outcome",
+    "benchmark",
+    "correct",
+    "graded",
+    "percent",
+    "ci95_low",
+    "ci95_high",
+    "reason",
+)
+
+FINDING_COLUMNS = ("table", "model", "row", "column", "kind", "printed", "recomputed", "detail")
+CHECK_COLUMNS = ("source", "statement", "among", "cases", "holds", "share", "note")
+
+
+def units(column: str) -> str | None:
+    """What a column is measured in, or None for a name or a count."""
+    return UNITS.get(column) or UNITS.get(f"{column.partition('/')[0]}/*")
+
+
+def runs(home: str | Path) -> pd.DataFrame:
+    """One row a run of the home, by folder name.
+
+    run (folder name), arm, profile, seed; id, family (the identity without the seed); label, parent; steps asked for
+    and step reached; outcome (complete, collapsed, stopped by a search, failed, running, interrupted, pending);
+    collapsed_at; evaluated_steps, a tuple; created; commit ("+changes" when the checkout had some); folder.
+    """
+    return _frame((_run_row(spec, run) for spec, run in _found(home)), RUN_COLUMNS)
+
+
+def metrics(home: str | Path) -> pd.DataFrame:
+    """One row a training step of a run, in order: run, arm, profile, seed, step, then the step metrics by their names.
+
+    A value that was not finite, or that a run does not record, is NaN.
+    """
+    rows = [_identity(spec, run) | line for spec, run in _found(home) for line in run.folder.metrics()]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = dict.fromkeys([*IDENTITY, "step", *names])
+    frame = _frame(rows, columns)
+    measured = [name for name in columns if name not in IDENTITY and name != "step"]
+    return _with_units(frame.astype(dict.fromkeys(measured, "float64")))
+
+
+def generations(
+    home: str | Path, *, steps: Iterable[int] | None = None, columns: Sequence[str] = GENERATION_COLUMNS
+) -> pd.DataFrame:
+    """One row a graded answer of an evaluation: run, arm, profile, seed, step, then the columns of the record.
+
+    Args: `steps`, the training steps to read, all evaluated ones when left out; `columns`, those of
+    `GENERATION_COLUMNS` that are wanted: without prompt and response a frame is a tenth of the size.
+    `correct` is 0 or 1; `tokens` counts the response with its end token.
+    """
+    for name in columns:
+        if name not in GENERATION_COLUMNS:
+            raise ConfigError(f"generations have no column {name!r}.{nearest(name, GENERATION_COLUMNS)}")
+    wanted = None if steps is None else set(steps)
+    parts = [
+        _evaluation(spec, run, step, columns)
+        for spec, run in _found(home)
+        for step in run.evaluated_steps
+        if wanted is None or step in wanted
+    ]
+    if not parts:
+        return _frame([], (*IDENTITY, "step", *columns))
+    return _with_units(pd.concat(parts, ignore_index=True))
+
+
+def report(home: str | Path, name: str, overrides: Sequence[str] = (), *, panels: Sequence[str] = ()) -> pd.DataFrame:
+    """A report in long form: one row for each of its rows and benchmarks, then `avg` and `macro`.
+
+    Args: `name`, a report's or sweep's name or the path of a YAML file; `overrides` as on the command line, such as
+    ["profile=nano"]; `panels`, all when left out. `correct` and `graded` are counts summed over the seeds; `avg` is
+    over all generations, `macro` the plain mean of the columns; `reason` says why a score is missing (NaN). The same
+    numbers as `tepo-lab report NAME --format csv`; of a figure's name, the scores behind it.
+    """
+    tables = _tables(home, name, overrides, panels)
+    rows = [score for table in tables for row in table.all_rows for score in _scores(table, row)]
+    frame = _frame(rows, REPORT_COLUMNS).astype({"percent": "float64", "ci95_low": "float64", "ci95_high": "float64"})
+    return _with_units(frame.astype({"correct": "Int64", "graded": "Int64", "steps": "Int64"}))
+
+
+def comparisons(
+    home: str | Path, name: str, overrides: Sequence[str] = (), *, panels: Sequence[str] = ()
+) -> pd.DataFrame:
+    """A report's arms against their parents: difference with its interval, p, p after Holm's correction, verdict.
+
+    Args: as `report`. Where there is no comparison, `reason` says why.
+    """
+    rows = []
+    for table in _tables(home, name, overrides, panels):
+        for each in table.comparisons:
+            values = asdict(each)
+            low, high = values.pop("ci95") or (None, None)
+            seeds = " ".join(str(seed) for seed in values.pop("seeds"))
+            rows.append({"table": table.name, "profile": table.profile, **values, "seeds": seeds})
+            rows[-1] |= {"difference_low": low, "difference_high": high}
+    columns = ("table", "profile", "panel", "arm", "parent", "seeds", "difference", "difference_low", "difference_high")
+    return _frame(rows, (*columns, "p", "p_holm", "smallest_detectable", "verdict", "reason"))
+
+
+def audit(file: str | Path | None = None, counts: str | Path | None = None) -> pd.DataFrame:
+    """The auditor's findings, one a row, in the paper's tables or in a CSV of printed ones.
+
+    Args: `counts`, the YAML file of what they were graded on, the one of the same name beside the CSV when left out.
+    What the columns mean is said in `tepo_lab.report.audit_checks.Finding`.
+    """
+    from tepo_lab.registry.locations import package_root
+    from tepo_lab.report.audit import audit as audit_tables
+    from tepo_lab.report.audit_input import read_printed, read_published
+
+    if file is None:
+        tables = read_published(package_root() / "reports" / "published")
+    else:
+        tables = read_printed(Path(file), None if counts is None else Path(counts))
+    return _frame((asdict(each) for each in audit_tables(tables).findings), FINDING_COLUMNS)
+
+
+def theory(home: str | Path, seed: int = 0) -> pd.DataFrame:
+    """The checks of the paper's theory, one a row: `holds` of `cases`, and each check's further values as columns
+    (NaN where it has none). Takes about as long as `tepo-lab theory`."""
+    from tepo_lab.theory.report import check_theory
+
+    checks = [each.to_dict() for each in check_theory(Path(home), seed).checks]
+    values = dict.fromkeys(name for each in checks for name in each["values"])
+    return _frame((each | each.pop("values") for each in checks), (*CHECK_COLUMNS, *values))
+
+
+def _found(home: str | Path) -> Iterator[tuple[dict[str, Any], FoundRun]]:
+    """The runs of a home by folder name, each with its resolved configuration."""
+    records = {folder.path: folder.run() for folder in run_folders(Path(home))}
+    families = {str(record.get("family")) for record in records.values()}
+    for run in scan(Path(home), families, ()).values():
+        yield records[run.folder.path], run
+
+
+def _identity(values: Mapping[str, Any], run: FoundRun) -> dict[str, Any]:
+    profile = values["spec"].get("profile") or {}
+    return {"run": run.folder.name, "arm": run.arm, "profile": profile.get("name"), "seed": run.seed}
+
+
+def _run_row(values: Mapping[str, Any], run: FoundRun) -> dict[str, Any]:
+    spec, created = values["spec"], values.get("created")
+    trained = spec["arm"].get("trained", True)
+    return _identity(values, run) | {
+        "id": run.id,
+        "family": run.family,
+        "label": spec["arm"].get("label"),
+        "parent": run.parent,
+        "steps": spec["trainer"]["steps"] if trained else 0,
+        "step": run.last_step,
+        "outcome": _outcome(run),
+        "collapsed_at": run.collapsed_at,
+        "evaluated_steps": run.evaluated_steps,
+        "created": pd.NaT if created is None else pd.Timestamp(created, unit="s", tz="UTC"),
+        "commit": run.commit,
+        "folder": str(run.folder.path),
+    }
+
+
+def _outcome(run: FoundRun) -> str:
+    event = run.status.get("event")
+    if event in {"complete", "collapsed", "stopped", "failed"}:
+        return str(event)
+    if event is None:
+        return "pending"
+    return "running" if run.running else "interrupted"
+
+
+def _evaluation(values: Mapping[str, Any], run: FoundRun, step: int, columns: Sequence[str]) -> pd.DataFrame:
+    path = run.folder.generations(step)
+    try:
+        frame: pd.DataFrame = parquet.read_table(path, columns=list(columns)).to_pandas()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise RecordError(f"{path} cannot be read ({error}): remove it and run the sweep again.") from None
+    described = _identity(values, run) | {"step": step}
+    for place, (name, value) in enumerate(described.items()):
+        frame.insert(place, name, value)
+    return frame
+
+
+def _tables(home: str | Path, name: str, overrides: Sequence[str], panels: Sequence[str]) -> list[Table]:
+    from tepo_lab.cli import _tables as tables
+
+    return tables(Path(home), name, list(overrides), panels=list(panels))
+
+
+def _scores(table: Table, row: Row) -> Iterator[dict[str, Any]]:
+    described = {
+        "table": table.name,
+        "profile": table.profile,
+        "panel": row.panel,
+        "arm": row.arm,
+        "label": row.label,
+        "seeds": " ".join(str(seed) for seed in row.seeds),
+        "steps": row.steps,
+        "outcome": row.outcome,
+    }
+    for name, cell in row.cells.items():
+        low, high = cell.ci95 or (None, None)
+        yield described | {
+            "benchmark": name,
+            "correct": cell.correct,
+            "graded": cell.graded,
+            "percent": cell.percent,
+            "ci95_low": low,
+            "ci95_high": high,
+            "reason": cell.reason,
+        }
+    average = row.average
+    low, high = average.ci95 or (None, None)
+    weighted = {"percent": average.generation_weighted, "ci95_low": low, "ci95_high": high, "reason": average.reason}
+    yield described | {"benchmark": "avg", **weighted}
+    yield described | {"benchmark": "macro", "percent": average.macro, "reason": average.reason}
+
+
+def _frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
+    return _with_units(pd.DataFrame.from_records([dict(row) for row in rows], columns=list(columns)))
+
+
+def _with_units(frame: pd.DataFrame) -> pd.DataFrame:
+    frame.attrs["units"] = {name: unit for name in frame.columns if (unit := units(str(name))) is not None}
+    return frame

@@ -1,0 +1,80 @@
+"""R = -a exp(H) + b (Cui et al., arXiv 2505.22617; cited by arXiv 2604.12736, Sec. 1) fitted to a home's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tepo_lab.schema.record import RunFolder, run_folders
+from tepo_lab.theory.check import Array, Check
+
+REWARD, ENTROPY = "reward/mean", "actor/entropy"
+
+#: A line through fewer steps than this says nothing.
+MIN_STEPS = 5
+
+SOURCE, STATEMENT = "R = -a exp(H) + b", "a > 0: reward rises as entropy falls"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One run's least-squares fit over its steps: mean reward of the rollouts (0 to 1) against exp(entropy in nats)."""
+
+    run: str
+    a: float
+    b: float
+    r_squared: float
+    reward: Array
+    entropy: Array
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fit without its points."""
+        values = asdict(self)
+        return {"run": self.run, "steps": len(self.reward)} | {key: values[key] for key in ("a", "b", "r_squared")}
+
+
+def fit_runs(home: Path) -> list[Fit]:
+    """The fit of every run of the home that has recorded enough steps whose entropy differs."""
+    found = [_fit(folder) for folder in run_folders(home)]
+    return [each for each in found if each is not None]
+
+
+def _fit(folder: RunFolder) -> Fit | None:
+    # A value that was not finite is recorded as null.
+    lines = [line for line in folder.metrics() if line.get(REWARD) is not None and line.get(ENTROPY) is not None]
+    if len(lines) < MIN_STEPS:
+        return None
+    reward, entropy = (np.array([line[name] for line in lines], dtype=np.float64) for name in (REWARD, ENTROPY))
+    return fit(folder.name, reward, entropy)
+
+
+def fit(run: str, reward: Array, entropy: Array) -> Fit | None:
+    """Least squares of reward on exp(entropy); None where the entropy does not vary."""
+    x = np.exp(entropy)
+    if not np.isfinite(x).all() or np.ptp(x) == 0:
+        return None
+    slope, intercept = np.linalg.lstsq(np.stack([x, np.ones_like(x)], axis=-1), reward, rcond=None)[0]
+    residual = reward - slope * x - intercept
+    total = float(((reward - reward.mean()) ** 2).sum())
+    r_squared = 1 - float((residual**2).sum()) / total if total else 0.0
+    return Fit(run, -float(slope), float(intercept), r_squared, reward, entropy)
+
+
+def check_fits(fits: Sequence[Fit], home: Path) -> Check:
+    """How many runs' fits have a > 0, with the medians of a, b and R²."""
+    among = "runs of the home"
+    if not fits:
+        note = (
+            f"{home / 'runs'} holds no run with {MIN_STEPS} steps or more of {REWARD} and {ENTROPY}; "
+            "tepo-lab run panel-e makes some"
+        )
+        return Check(SOURCE, STATEMENT, among, 0, 0, note=note)
+    medians = {
+        f"median_{name}": round(float(np.median([getattr(each, name) for each in fits])), 4)
+        for name in ("a", "b", "r_squared")
+    }
+    return Check(SOURCE, STATEMENT, among, len(fits), sum(each.a > 0 for each in fits), medians)

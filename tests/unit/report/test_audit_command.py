@@ -1,0 +1,58 @@
+"""`tepo-lab audit` from a user's side: files, formats, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tepo_lab.cli import app
+from tepo_lab.errors import ConfigError, DataError
+
+TABLE = """table,panel,model,row,label,benchmark,percent
+t,,m,one,One,hard,20.83
+t,,m,one,One,easy,75.00
+t,,m,one,One,avg,{average}
+"""
+COUNTS = "benchmarks:\n  hard: {problems: 30, samples: 4}\n  easy: {problems: 200}\n"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "mine.csv").write_text(TABLE.format(average="54.68"))
+    (tmp_path / "mine.yaml").write_text(COUNTS)
+    return tmp_path / "mine.csv"
+
+
+def test_the_papers_tables_without_a_file() -> None:
+    done = CliRunner().invoke(app, ["audit", "--format", "json"])
+    assert done.exit_code == 0
+    values = json.loads(done.stdout)
+    assert set(values) == {"findings", "rules"}
+    assert {each["kind"] for each in values["findings"]} == {"cell", "average", "delta", "ordering"}
+
+
+def test_strict_exits_with_1_on_findings_alone(mine: Path) -> None:
+    assert CliRunner().invoke(app, ["audit", "--strict"]).exit_code == 1
+    clean = CliRunner().invoke(app, ["audit", str(mine), "--strict"])
+    assert clean.exit_code == 0
+    assert "No findings." in clean.stdout
+
+
+def test_counts_from_another_file(mine: Path) -> None:
+    counts = mine.with_name("counts.yml")
+    mine.with_suffix(".yaml").rename(counts)
+    mine.write_text(TABLE.format(average="60.00"))
+    arguments = ["audit", str(mine), "--counts", str(counts), "--format", "json"]
+    (finding,) = json.loads(CliRunner().invoke(app, arguments).stdout)["findings"]
+    assert (finding["kind"], finding["row"], finding["printed"]) == ("average", "one", 60.0)
+    done = CliRunner().invoke(app, ["audit", str(mine)])
+    assert isinstance(done.exception, DataError)
+
+
+def test_counts_without_a_table_are_refused(mine: Path) -> None:
+    done = CliRunner().invoke(app, ["audit", "--counts", str(mine.with_suffix(".yaml"))])
+    assert isinstance(done.exception, ConfigError)
+    assert "name its CSV file" in str(done.exception)

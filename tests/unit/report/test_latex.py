@@ -1,0 +1,114 @@
+"""LaTeX that compiles: by tectonic or pdflatex where there is one, and everywhere by a reader of what tables use."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from synthetic_home import SyntheticHome
+
+from tepo_lab.report.frame import WantedRow
+from tepo_lab.report.render import render
+
+ENGINE = shutil.which("tectonic") or shutil.which("pdflatex")
+
+#: Commands of LaTeX itself, booktabs and graphicx that a table may use, with their number of arguments.
+COMMANDS = (
+    dict.fromkeys(("centering", "linewidth", "toprule", "midrule", "bottomrule", "scriptsize", "footnotesize"), 0)
+    | dict.fromkeys(("smallskip", "par", "leq", "geq", "cdot", "Delta", "beta", "ldots", "rightarrow", "times"), 0)
+    | dict.fromkeys(("textbackslash", "textasciitilde", "textasciicircum"), 0)
+    | dict.fromkeys(("caption", "label", "textit", "textbf", "begin", "end"), 1)
+    | {"parbox": 2, "resizebox": 3, "multicolumn": 3}
+)
+
+AWKWARD = r"50% & A_1 <0 #β~ \textbf{x} $y^2$ {z} – − … ΔH ≤ ≥ |"
+
+
+@pytest.fixture
+def source(full_home: SyntheticHome) -> str:
+    full_home.rows["plain"] = WantedRow("e", "plain", AWKWARD, full_home.rows["plain"].family, (1, 2, 3))
+    return render(full_home.table("base"), "latex")
+
+
+def problems(source: str) -> list[str]:
+    """What LaTeX would stop at: unknown commands, open braces, environments or formulas, bare special characters."""
+    found: list[str] = []
+    text = re.sub(r"(?m)(?<!\\)%.*$", "", source)
+    found += [f"not ASCII: {character!r}" for character in sorted(set(text)) if not character.isascii()]
+    open_groups: list[str] = []
+    environments: list[str] = []
+    for match in re.finditer(r"\\(begin|end)\{(\w+)\}|\\([A-Za-z]+)|\\(.)|([{}$#_^&])", text, re.DOTALL):
+        which, environment, command, _, character = match.groups()
+        if which == "begin":
+            environments.append(environment)
+        elif which == "end":
+            if not environments or environments.pop() != environment:
+                found.append(f"ends {environment}")
+        elif command is not None:
+            follows = text[match.end() :].lstrip()[:1]
+            if command not in COMMANDS:
+                found.append(f"unknown: \\{command}")
+            elif COMMANDS[command] and follows not in ("{", "["):
+                found.append(f"no argument: \\{command}")
+        elif character == "$" and open_groups[-1:] == ["$"]:
+            open_groups.pop()
+        elif character in ("{", "$"):
+            open_groups.append(character)
+        elif character == "}":
+            if not open_groups or open_groups.pop() != "{":
+                found.append("closes a brace")
+        elif character == "&" and environments[-1:] != ["tabular"]:
+            found.append("bare &")
+        elif character in ("#", "_", "^") and open_groups[-1:] != ["$"]:
+            found.append(f"bare {character}")
+    return found + [f"left open: {each}" for each in (*open_groups, *environments)] + wrong_rows(text)
+
+
+def wrong_rows(text: str) -> list[str]:
+    """Rows of the tabular that have not as many cells as it has columns."""
+    spec, body = re.findall(r"\\begin\{tabular\}\{([lrc]+)\}(.*?)\\end\{tabular\}", text, re.DOTALL)[0]
+    found = []
+    for row in re.split(r"\\\\", re.sub(r"\\(top|mid|bottom)rule", "", body)):
+        spans = [int(span) for span in re.findall(r"\\multicolumn\{(\d+)\}", row)]
+        cells = len(re.findall(r"(?<!\\)&", row)) + 1 + sum(spans) - len(spans)
+        if row.strip() and cells != len(spec):
+            found.append(f"{cells} cells for {len(spec)} columns: {row.strip()[:60]}")
+    return found
+
+
+def test_the_reader_finds_nothing_wrong(source: str) -> None:
+    assert problems(source) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("\\toprule", "\\toprul", "unknown"),
+        ("\\end{table}", "\\end{tabular}", "ends tabular"),
+        ("\\midrule", "\\midrule one & two \\\\ \\midrule", "cells for"),
+        ("Method", "Meth_od", "bare _"),
+        ("Method", "Méthode", "not ASCII"),
+        ("\\textbf{", "\\textbf{{", "left open"),
+    ],
+)
+def test_the_reader_finds_what_is_wrong(source: str, before: str, after: str, found: str) -> None:
+    assert before in source
+    assert any(found in each for each in problems(source.replace(before, after, 1)))
+
+
+@pytest.mark.skipif(ENGINE is None, reason="neither tectonic nor pdflatex on PATH")
+def test_it_compiles(source: str, tmp_path: Path) -> None:
+    document = tmp_path / "table.tex"
+    packages = "\\usepackage{booktabs}\n\\usepackage{graphicx}\n"
+    document.write_text(
+        f"\\documentclass{{article}}\n{packages}\\begin{{document}}\n{source}\\end{{document}}\n", encoding="utf-8"
+    )
+    options = [] if "tectonic" in str(ENGINE) else ["-interaction=nonstopmode", "-halt-on-error"]
+    done = subprocess.run(
+        [str(ENGINE), *options, document.name], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "table.pdf").read_bytes().startswith(b"%PDF")

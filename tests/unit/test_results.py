@@ -1,0 +1,171 @@
+"""A home's records and reports as pandas frames."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from typer.testing import CliRunner
+
+from tepo_lab import results
+from tepo_lab.cli import app
+from tepo_lab.errors import ConfigError, RecordError
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.expand import planned
+from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, append_line, write_json
+from tepo_lab.schema.run import RunSpec
+
+
+def write_run(home: Path, arm: str, seed: int, *events: dict[str, object], share: float | None = None) -> RunFolder:
+    """A nano run with three steps of metrics and, given a share of right answers, an evaluation at step 20."""
+    run = planned(compose_run(arm, "nano", seed=seed))
+    folder = RunFolder(home / "runs" / run.folder)
+    spec = run.spec.model_dump(mode="json")
+    provenance = {"commit": "abc", "dirty": True}
+    values = {"id": run.run_id, "family": run.family, "name": folder.name, "created": 1.7e9, "spec": spec}
+    write_json(folder.run_file, values | {"provenance": provenance})
+    for event in ({"event": "started", "step": 0}, *events):
+        append_line(folder.events_file, {"time": 1.7e9, **event})
+    for step in (1, 2, 3):
+        reward = None if step == 2 else 0.25 * step
+        append_line(folder.metrics_file, {"step": step, "reward/mean": reward, "actor/entropy": 0.5 / step})
+    if share is not None:
+        folder.generations(20).parent.mkdir()
+        parquet.write_table(pa.table(generations(run.spec, share)), folder.generations(20))
+    return folder
+
+
+def generations(spec: RunSpec, share: float) -> dict[str, object]:
+    """The suite's answers, the first `share` of each benchmark's right."""
+    held: dict[str, list[object]] = {name: [] for name in GENERATION_COLUMNS}
+    for name, each in spec.suite.benchmarks.items():
+        size = each.problems * each.samples
+        held["benchmark"] += [name] * size
+        held["problem"] += [f"{number:04d}" for number in np.repeat(np.arange(each.problems), each.samples)]
+        held["sample"] += np.tile(np.arange(each.samples), each.problems).tolist()
+        held["correct"] += (np.arange(size) < share * size).astype(int).tolist()
+        held["tokens"] += [3] * size
+        held["truncated"] += [False] * size
+        for column in ("prompt", "answer", "response", "extracted", "how", "grader"):
+            held[column] += ["2"] * size
+    return held
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """TEPO complete with two seeds, TEPO without KL collapsed with one and begun with another."""
+    home = tmp_path_factory.mktemp("home")
+    complete = {"event": "complete", "step": 20}
+    write_run(home, "tepo", 1, complete, share=0.5)
+    write_run(home, "tepo", 2, complete, share=0.6)
+    write_run(home, "tepo_no_kl", 1, {"event": "collapsed", "step": 9, "rule": "reward/mean < 0.02"})
+    write_run(home, "tepo_no_kl", 2)
+    return home
+
+
+def test_runs(home: Path) -> None:
+    frame = results.runs(home)
+    assert list(frame.columns) == list(results.RUN_COLUMNS)
+    known = frame.set_index(["arm", "seed"])
+    assert known["outcome"].to_dict() == {
+        ("tepo", 1): "complete",
+        ("tepo", 2): "complete",
+        ("tepo_no_kl", 1): "collapsed",
+        ("tepo_no_kl", 2): "interrupted",
+    }
+    assert known.loc[("tepo_no_kl", 1), "collapsed_at"] == 9
+    assert known.loc[("tepo", 1), "evaluated_steps"] == (20,)
+    assert known.loc[("tepo", 1), "created"] == pd.Timestamp("2023-11-14T22:13:20Z")
+    assert set(frame["profile"]) == {"nano"}
+    assert set(frame["steps"]) == {20}
+    assert set(frame["commit"]) == {"abc+changes"}
+
+
+def test_metrics(home: Path) -> None:
+    frame = results.metrics(home)
+    assert list(frame.columns) == ["run", "arm", "profile", "seed", "step", "reward/mean", "actor/entropy"]
+    assert len(frame) == 4 * 3
+    first = frame[(frame["arm"] == "tepo") & (frame["seed"] == 1)]
+    assert first["step"].tolist() == [1, 2, 3]
+    assert first["reward/mean"].tolist() == pytest.approx([0.25, np.nan, 0.75], nan_ok=True)
+    assert frame.attrs["units"]["actor/entropy"] == "nats per token"
+    assert frame.attrs["units"]["reward/mean"] == "share of responses or groups, 0 to 1"
+
+
+def test_generations(home: Path) -> None:
+    frame = results.generations(home, columns=["benchmark", "correct", "tokens"])
+    assert list(frame.columns) == ["run", "arm", "profile", "seed", "step", "benchmark", "correct", "tokens"]
+    right = frame.groupby(["seed", "benchmark"])["correct"].agg(["sum", "size"])
+    assert tuple(right.loc[(1, "sum6")]) == (480, 960)
+    assert tuple(right.loc[(2, "mix4")]) == (120, 200)
+    assert results.generations(home, steps=[5]).empty
+    assert list(results.generations(home, steps=[20]).columns[5:]) == list(GENERATION_COLUMNS)
+
+
+def test_report_has_the_numbers_of_the_command_line(home: Path) -> None:
+    frame = results.report(home, "panel-e", ["profile=nano"])
+    scores = frame[frame["arm"] == "tepo"].set_index("benchmark")
+    assert (scores.loc["sum6", "correct"], scores.loc["sum6", "graded"]) == (480 + 576, 1920)
+    assert scores.loc["avg", "percent"] == pytest.approx(55.0, abs=0.1)
+    assert scores.loc["avg", "ci95_low"] < scores.loc["avg", "percent"] < scores.loc["avg", "ci95_high"]
+    missing = frame[(frame["arm"] == "tepo_kl_both") & (frame["benchmark"] == "avg")]
+    assert missing["percent"].isna().all()
+    assert missing["reason"].tolist() == ["not run"]
+    printed = CliRunner().invoke(app, ["report", "panel-e", "profile=nano", "--home", str(home), "--format", "json"])
+    shown = {row["arm"]: row["average"]["generation_weighted"] for row in json.loads(printed.stdout)["rows"]}
+    averages = frame[frame["benchmark"] == "avg"].set_index("arm")["percent"]
+    assert {arm: value for arm, value in shown.items() if value is not None} == averages.dropna().to_dict()
+
+
+def test_comparisons(home: Path) -> None:
+    frame = results.comparisons(home, "panel-e", ["profile=nano"]).set_index("arm")
+    assert frame.loc["tepo", "parent"] == "tepo_no_kl"
+    assert frame.loc["tepo", "verdict"] == "not resolved"
+    assert isinstance(frame.loc["tepo", "reason"], str)
+
+
+def test_a_home_without_runs_gives_the_same_columns(tmp_path: Path) -> None:
+    for frame, columns in (
+        (results.runs(tmp_path), list(results.RUN_COLUMNS)),
+        (results.metrics(tmp_path), [*results.IDENTITY, "step"]),
+        (results.generations(tmp_path), [*results.IDENTITY, "step", *GENERATION_COLUMNS]),
+    ):
+        assert frame.empty
+        assert list(frame.columns) == columns
+    assert results.report(tmp_path, "panel-e")["reason"].notna().all()
+
+
+def test_audit() -> None:
+    frame = results.audit()
+    assert list(frame.columns) == list(results.FINDING_COLUMNS)
+    deltas = frame[frame["kind"] == "delta"]
+    assert deltas["printed"].tolist() == [5.68, 5.21]
+    assert deltas["recomputed"].tolist() == [0.68, 2.29]
+
+
+def test_every_metric_that_a_run_records_has_a_unit() -> None:
+    recorded = (
+        "reward/mean rollout/tokens rollout/prompt_tokens rollout/kept_groups rollout/response_tokens_mean "
+        "seconds/step ratio/max actor/entropy actor/ppo_kl actor/pg_clipfrac actor/grad_norm actor/lr mask/share "
+        "actor/updates cells/positive_falling entropy/change_mean actor/kl_loss penalty/kl_on_mask "
+        "actor/pg_loss actor/kl_coef rollout/truncated_share time step"
+    )
+    assert [name for name in recorded.split() if results.units(name) is None] == []
+    assert results.units("arm") is None
+
+
+def test_errors_name_what_is_wrong(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no column 'benchmarks'\. Did you mean 'benchmark'"):
+        results.generations(home, columns=["benchmarks"])
+    with pytest.raises(ConfigError, match="unknown report 'panel-z'"):
+        results.report(home, "panel-z")
+    folder = write_run(tmp_path, "tepo", 1)
+    folder.generations(20).parent.mkdir()
+    folder.generations(20).write_bytes(b"PAR1 damaged PAR1")
+    with pytest.raises(RecordError, match=r"step-000020\.parquet cannot be read"):
+        results.generations(tmp_path)
