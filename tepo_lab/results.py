@@ -288,7 +288,7 @@ def _evaluation(values: Mapping[str, Any], run: FoundRun, step: int, columns: Se
 
 
 def _tables(home: str | Path, name: str, overrides: Sequence[str], panels: Sequence[str]) -> list[Table]:
-    from tepo_lab.cli import _tables as tables
+    from tepo_lab.tables import build_tables as tables
 
     return tables(Path(home), name, list(overrides), panels=list(panels))
 

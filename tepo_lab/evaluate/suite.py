@@ -11,7 +11,7 @@ from typing import Any
 from tepo_lab.rollout.engine import Engine, Sampling
 from tepo_lab.schema.profile import Benchmark, PromptSpec, Suite
 from tepo_lab.schema.record import GENERATION_COLUMNS, write_whole
-from tepo_lab.tasks.grading import GRADER, grade_all
+from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import open_source
 
@@ -35,6 +35,7 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """One row (`GENERATION_COLUMNS`) a generation: every problem of every benchmark, as often as it states.
 
+    A benchmark is asked with its own prompt where it has one, else with `prompt`, and graded by its own grader.
     The draws depend on the suite's seed alone, so every model of a profile meets the same noise.
     `on_benchmark` is told each benchmark's count when it is done.
     """
@@ -82,7 +83,7 @@ def _benchmark_rows(
     max_prompt_tokens: int,
 ) -> list[dict[str, Any]]:
     problems = open_source(benchmark.data).benchmark(benchmark.problems)
-    prompts = encode_prompts(problems, prompt, tokenizer, max_tokens=max_prompt_tokens)
+    prompts = encode_prompts(problems, benchmark.prompt or prompt, tokenizer, max_tokens=max_prompt_tokens)
     groups = engine.generate(prompts, samples=benchmark.samples, sampling=sampling)
     pairs = [
         (problem, sample, response)
@@ -90,7 +91,8 @@ def _benchmark_rows(
         for sample, response in enumerate(group)
     ]
     texts = tokenizer.batch_decode([response.token_ids for _, _, response in pairs], skip_special_tokens=True)
-    grades = grade_all(texts, [problem.answer for problem, _, _ in pairs])
+    answers = [problem.answer for problem, _, _ in pairs]
+    grades = grade_all(texts, answers, benchmark_grader(benchmark, prompt))
     return [
         {
             "benchmark": name,

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
 from tepo_lab.registry.expand import PlannedRun
 from tepo_lab.schema.record import RunFolder, run_folders
 from tepo_lab.schema.run import RunSpec
 
-State = Literal["pending", "running", "interrupted", "partial", "past", "complete", "collapsed", "failed"]
+State = Literal["pending", "running", "interrupted", "partial", "past", "complete", "collapsed", "stopped", "failed"]
 Action = Literal["run", "resume", "extend", "skip", "retry", "wait", "blocked"]
 
 ACTIONS: dict[State, Action] = {
@@ -22,6 +23,7 @@ ACTIONS: dict[State, Action] = {
     "past": "blocked",
     "complete": "skip",
     "collapsed": "skip",
+    "stopped": "skip",
     "failed": "retry",
 }
 
@@ -52,6 +54,8 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
     folder = find_folder(home, planned)
     if not folder.run_file.exists():
         return Entry(planned, folder, "pending", 0, "not run yet")
+    if not _is_readable(folder):
+        return Entry(planned, folder, "interrupted", 0, "its run.json is damaged and will be written anew")
     events = folder.events()
     steps = max((int(event.get("step", 0)) for event in events), default=0)
     if is_held(folder):
@@ -59,6 +63,8 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
     last = events[-1] if events else {"event": "none"}
     if last["event"] == "collapsed":
         return Entry(planned, folder, "collapsed", steps, f"collapsed at step {last['step']} ({last['rule']})")
+    if last["event"] == "stopped":
+        return Entry(planned, folder, "stopped", steps, f"stopped at step {last['step']} by the search ({last['by']})")
     if last["event"] == "failed":
         return Entry(planned, folder, "failed", steps, f"failed ({last['kind']}): {last['error']}")
     if is_over(folder, planned.spec):
@@ -67,18 +73,32 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         # Going back would cost what was made since, its evaluations among it.
         asked = planned.spec.steps
         return Entry(planned, folder, "past", steps, f"at step {steps}, past {asked} without an evaluation there")
+    lacking = sorted(set(planned.spec.evaluation_steps) - set(folder.evaluated_steps()))
+    if last["event"] == "complete" and lacking and lacking[0] < steps and not folder.checkpoint(lacking[0]).exists():
+        why = f"at step {steps}, past {lacking[0]} without an evaluation there; remove the folder to run it again"
+        return Entry(planned, folder, "past", steps, why)
     if last["event"] == "complete":
         return Entry(planned, folder, "partial", steps, f"complete at step {steps}, asked for {planned.spec.steps}")
     return Entry(planned, folder, "interrupted", steps, f"stopped at step {steps}")
 
 
 def is_over(folder: RunFolder, spec: RunSpec) -> bool:
-    """Whether the run has nothing left to do: collapsed, or complete with every evaluation it was asked for."""
+    """Whether the run has nothing left to do.
+
+    That is: collapsed, stopped by a search, or complete with every evaluation it was asked for.
+    """
     events = folder.events()
     last = events[-1]["event"] if events else None
-    if last == "collapsed":
+    if last in ("collapsed", "stopped"):
         return True
     return last == "complete" and set(spec.evaluation_steps) <= set(folder.evaluated_steps())
+
+
+def _is_readable(folder: RunFolder) -> bool:
+    try:
+        return bool(folder.run())
+    except RecordError:
+        return False
 
 
 def find_folder(home: Path, planned: PlannedRun) -> RunFolder:

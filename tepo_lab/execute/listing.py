@@ -16,7 +16,7 @@ from tepo_lab.registry.compose import arm_file, compose_run
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import load_sweep
 from tepo_lab.registry.locations import names
-from tepo_lab.registry.reports import load_report
+from tepo_lab.registry.reports import FIGURES, load_report
 from tepo_lab.schema.arm import Source, source_of
 from tepo_lab.schema.run import RunSpec
 
@@ -64,8 +64,8 @@ def _totals(plan: Plan, cpus: float | None, gpus: float | None) -> str:
 
 
 def registry_listing(kinds: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """What the registry holds, by kind (arms, sweeps, profiles, tables)."""
-    listing = {"arms": _arms, "sweeps": _sweeps, "profiles": _profiles, "tables": _tables}
+    """What the registry holds, by kind (arms, sweeps, profiles, tables, figures)."""
+    listing = {"arms": _arms, "sweeps": _sweeps, "profiles": _profiles, "tables": _tables, "figures": _figures}
     return {kind: listing[kind]() for kind in kinds}
 
 
@@ -162,6 +162,11 @@ def _tables() -> list[dict[str, Any]]:
         report = load_report(name)
         rows.append({"name": name, "title": report.title, "profile": report.profile, "panels": list(report.panels)})
     return rows
+
+
+def _figures() -> list[dict[str, Any]]:
+    loaded = [load_report(name) for name in names("reports", FIGURES)]
+    return [{"name": each.name, "title": each.title, "profile": each.profile} for each in loaded]
 
 
 def _table(*headings: str, title: str | None = None, right: Sequence[str] = ()) -> Table:

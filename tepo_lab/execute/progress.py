@@ -37,7 +37,7 @@ class Standing:
 
     @property
     def is_over(self) -> bool:
-        return self.state in ("complete", "collapsed", "failed", "skipped")
+        return self.state in ("complete", "collapsed", "stopped", "failed")
 
     @property
     def steps(self) -> int:
@@ -178,6 +178,8 @@ def _state(last: dict[str, Any], standing: Standing) -> tuple[str, str]:
     event = str(last["event"])
     if event == "complete":
         return event, ""
+    if event == "stopped":
+        return event, f"by the search, {last['by']}"
     if event == "collapsed":
         return event, str(last["rule"])
     if event == "failed":

@@ -11,13 +11,22 @@ from typing import Any
 
 from rich.console import Console
 
-from tepo_lab.execute.executor import Executor, write_sweep
+from tepo_lab.execute.executor import ClusterLostError, Executor, check_supported, write_sweep
+from tepo_lab.execute.failures import retry_seconds
 from tepo_lab.execute.ledger import Entry, entry
+from tepo_lab.execute.mend import set_aside_damaged
 from tepo_lab.execute.plan import Plan, make_plan
 from tepo_lab.execute.progress import Watch, duration
+from tepo_lab.execute.selection import write_selection
 from tepo_lab.registry.expand import Expansion
 from tepo_lab.schema.record import write_json, write_whole
 from tepo_lab.track.thread import MirrorThread
+
+#: Times that a Ray of our own is started again after it died.
+CLUSTER_RETRIES = 3
+
+#: Times that a session starts a run that ends without a word.
+STARTS = 3
 
 #: Seconds that the mirror may take to catch up when all runs are over.
 MIRROR_SECONDS = 60.0
@@ -38,15 +47,17 @@ class Session:
     @property
     def failed(self) -> list[Entry]:
         """Runs that did not come to their end."""
-        return [each for each in self.ended if each.state not in ("complete", "collapsed")]
+        return [each for each in self.ended if each.state not in ("complete", "collapsed", "stopped")]
 
-    def log_table(self, text: str, table: Any) -> None:
-        """Keep the sweep's table in its folder and, if that is open, in MLflow."""
+    def log_table(self, text: str, table: Any, page: str | None = None) -> None:
+        """Keep the sweep's table, and its page, in its folder and, if that is open, in MLflow."""
         folder = self.home / "sweeps" / self.sweep
         write_whole(folder / "table.md", text.encode())
         write_json(folder / "table.json", table)
+        if page is not None:
+            write_whole(folder / "page.html", page.encode())
         if self.mirror is not None:
-            self.mirror.log_table(text, table)
+            self.mirror.log_table(text, table, page)
 
     def say_what_it_cost(self) -> None:
         """Print wall time, trial time, tokens; nothing when every run was done before."""
@@ -79,10 +90,12 @@ def run_sweep(
     Runs that another process holds are waited for, and taken over if it dies.
     Raises `ResourceError` when a run cannot fit, `ConfigError` for an unusable tracking URI; both before any trial.
     """
-    plan = make_plan(home, [expansion])
+    plan = _mended_plan(home, expansion, console)
     if all(each.action == "skip" for each in plan.entries):
         yield Session(home, expansion.sweep.name, plan, console, None, ended=list(plan.entries))
         return
+    for each in plan.pending:
+        check_supported(each)
     folders = [each.folder for each in plan.entries]
     mirror = MirrorThread(
         home,
@@ -95,29 +108,55 @@ def run_sweep(
     session = Session(home, expansion.sweep.name, plan, console, mirror)
     console.print(_opening(plan, expansion), highlight=False)
     with ExitStack() as closing:
-        with Executor(home, address=address) as executor:
-            executor.check_fits(plan.entries)
-            write_sweep(home, expansion, folders)
-            mirror.start()
-            closing.callback(mirror.stop, timeout_seconds=MIRROR_SECONDS)
-            _run_all(home, expansion, executor, console)
+        lost = 0
+        while True:
+            try:
+                with Executor(home, address=address) as executor:
+                    executor.check_fits(plan.entries)
+                    if not lost:
+                        write_sweep(home, expansion, folders)
+                        mirror.start()
+                        closing.callback(mirror.stop, timeout_seconds=MIRROR_SECONDS)
+                    _run_all(home, expansion, executor, console)
+                break
+            except ClusterLostError:
+                lost += 1
+                if lost > CLUSTER_RETRIES or address is not None:
+                    raise
+                console.print("Ray has died; it is started again.", style="yellow", highlight=False)
+                time.sleep(retry_seconds(lost))
         session.ended = [entry(home, each.planned) for each in plan.entries]
+        if expansion.sweep.search is not None:
+            write_selection(home, expansion.sweep, session.ended)
         yield session
+
+
+def _mended_plan(home: Path, expansion: Expansion, console: Console) -> Plan:
+    """The plan, with done runs' evaluations that cannot be read set aside: they are made again."""
+    plan = make_plan(home, [expansion])
+    moved = [path for each in plan.entries if each.action == "skip" for path in set_aside_damaged(each.folder)]
+    for path in moved:
+        console.print(f"Cannot be read, evaluated again: {path}", style="yellow", highlight=False, soft_wrap=True)
+    return make_plan(home, [expansion]) if moved else plan
 
 
 def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Console) -> None:
     """Run pending trials until none is left that is neither done, nor tried by this session, nor held by another."""
-    tried: set[str] = set()
+    left = {each.planned.run_id: STARTS for each in make_plan(home, [expansion]).entries}
     told = False
     while True:
         entries = make_plan(home, [expansion]).entries
-        pending = [each for each in entries if each.is_pending and each.planned.run_id not in tried]
+        pending = [each for each in entries if each.is_pending and left[each.planned.run_id] > 0]
         held = [each for each in entries if each.state == "running"]
         if pending:
             watch = Watch(expansion.sweep.title, pending, _slots(pending, executor), console)
             executor.run(expansion, pending, watch)
-            # A run that another process took first has not been tried: it is waited for.
-            tried |= {each.planned.run_id for each in pending if entry(home, each.planned).state != "running"}
+            for each in pending:
+                state = entry(home, each.planned).state
+                # A run that another process took first has not been tried: it is waited for. One that ended without
+                # a word (its processes were taken away, and not by its own fault) is started again.
+                if state != "running":
+                    left[each.planned.run_id] -= 1 if state in ("interrupted", "pending") else STARTS
         elif held:
             if not told:
                 console.print(f"{len(held)} runs are held by another process; waiting for them.", highlight=False)

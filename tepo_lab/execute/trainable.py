@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
-import os
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 
-from tepo_lab.errors import TepoLabError
+from tepo_lab.execute.failures import (
+    begin_attempt,
+    end_attempt,
+    is_machine_failure,
+    log_error,
+    record_user_failure,
+    retry_seconds,
+)
 from tepo_lab.execute.lease import Lease, LeaseHeldError
 from tepo_lab.execute.ledger import is_over
+from tepo_lab.execute.mend import go_back_to_records
 from tepo_lab.schema.base import validate
-from tepo_lab.schema.record import RunFolder, append_line
+from tepo_lab.schema.record import RunFolder
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.schema.sweep import StopRule
-
-#: Faults of the machine that show as an operating-system error.
-_MACHINE_ERRNO = {errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EDQUOT, errno.ESTALE}
+from tepo_lab.schema.sweep import Search, StopRule
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
@@ -46,13 +46,19 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
             self.ended = True
             return
         try:
+            # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
+            time.sleep(retry_seconds(begin_attempt(self.folder, config["session"])))
             spec = validate(RunSpec, self.folder.run()["spec"], where=str(self.folder.run_file))
             if is_over(self.folder, spec):
                 # Another process finished it since it was planned.
                 self.ended = True
+                end_attempt(self.folder)
                 return
+            if spec.arm.trained:
+                go_back_to_records(self.folder, spec.trainer.checkpoint_every)
             stop = [validate(StopRule, rule, where="stop") for rule in config["stop"]]
-            self.trial = Trial(spec, self.folder, stop=stop)
+            search = validate(Search, config["search"], where="search") if config["search"] else None
+            self.trial = Trial(spec, self.folder, stop=stop, search=search)
         except Exception as error:  # noqa: BLE001 - told apart below, and raised again when not the user's
             self._fail(error)
 
@@ -66,9 +72,11 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
             return {"done": True}
         done = self.trial.done
         if done:
+            end_attempt(self.folder)
             # Not left to Tune, which keeps the process for the next run and calls it much later.
             self.cleanup()
-        return {"done": done, "step": progress.step}
+        scores = progress.metrics if progress.phase == "validated" else {}
+        return {"done": done, "step": progress.step, **scores}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Serve another run in this process, with everything already imported."""
@@ -92,34 +100,12 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     def _fail(self, error: Exception) -> None:
         """Record a failure. One of the machine's is raised, so that Tune tries again."""
-        is_machine = _is_machine_failure(error)
-        text = "".join(traceback.format_exception(error))
-        with self.folder.log_file.open("a", encoding="utf-8") as log:
-            log.write(text)
+        log_error(self.folder, error)
+        is_machine = is_machine_failure(error)
+        if not is_machine:
+            record_user_failure(self.folder, error)
+            end_attempt(self.folder)
         self.cleanup()
         if is_machine:
             raise error
         self.ended = True
-        message = str(error) if isinstance(error, TepoLabError) else f"{type(error).__name__}: {error}"
-        frames = [f"{frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
-        fingerprint = hashlib.sha256(json.dumps([type(error).__name__, frames]).encode()).hexdigest()[:12]
-        step = max((int(event.get("step", 0)) for event in self.folder.events()), default=0)
-        append_line(
-            self.folder.events_file,
-            {
-                "time": time.time(),
-                "event": "failed",
-                "step": step,
-                "kind": "user",
-                "error": " ".join(message.split())[:500],
-                "fingerprint": fingerprint,
-                "pid": os.getpid(),
-            },
-        )
-
-
-def _is_machine_failure(error: BaseException) -> bool:
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"OutOfMemoryError", "AcceleratorError"} or isinstance(error, MemoryError):
-        return True
-    return isinstance(error, OSError) and error.errno in _MACHINE_ERRNO

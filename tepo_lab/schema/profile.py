@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -28,11 +29,26 @@ class ModelSpec(Strict):
 
 
 class Columns(Strict):
-    """Which columns of a data set hold what."""
+    """Which columns of a data set hold what; a dotted name reaches inside one ("reward_model.ground_truth")."""
 
     prompt: str = "problem"
     answer: str = "answer"
     id: str | None = "id"
+    answer_pattern: str | None = Field(
+        default=None, description="regular expression whose one group is the answer inside its column; the last counts"
+    )
+    tolerance: str | None = Field(default=None, description="column with how far a number may be from the answer")
+
+    @model_validator(mode="after")
+    def _one_group(self) -> Columns:
+        if self.answer_pattern is not None:
+            try:
+                groups = re.compile(self.answer_pattern).groups
+            except re.error as error:
+                raise ValueError(f"answer_pattern is no regular expression ({error})") from None
+            if groups != 1:
+                raise ValueError(f"answer_pattern needs one group (...) around the answer, and has {groups}")
+        return self
 
 
 class ChainData(Strict):
@@ -68,9 +84,20 @@ Data = Annotated[ChainData | DatasetData, Field(discriminator="kind")]
 
 
 class PromptSpec(Strict):
-    """How a problem becomes a prompt."""
+    """How a problem becomes a prompt: a template, and what is said otherwise than there."""
 
     template: Literal["plain", "boxed_chat", "dapo_answer"] = "plain"
+    system: str | None = Field(default=None, description="system message in place of the template's; '' for none")
+    user: str | None = Field(default=None, description="user's message in place of the template's; holds {problem}")
+    answer: Literal["boxed", "answer_line"] | None = Field(
+        default=None, description=r"where the answer is looked for: the last \boxed{}, or the last line 'Answer: ...'"
+    )
+
+    @model_validator(mode="after")
+    def _states_the_problem(self) -> PromptSpec:
+        if self.user is not None and "{problem}" not in self.user:
+            raise ValueError("prompt.user must hold {problem}, where the problem's text goes")
+        return self
 
 
 class Benchmark(Strict):
@@ -82,6 +109,10 @@ class Benchmark(Strict):
     samples: Count = 1
     temperature: NonNegative = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    prompt: PromptSpec | None = Field(default=None, description="the benchmark's own prompt; else the run's")
+    grader: Literal["exact", "symbolic"] | None = Field(
+        default=None, description="else exact for the embedded task and symbolic for data sets"
+    )
 
     @model_validator(mode="after")
     def _greedy_once(self) -> Benchmark:

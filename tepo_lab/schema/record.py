@@ -9,6 +9,8 @@ HOME/runs/<arm>-<profile>-s<seed>-<hash>/
     checkpoints/step-000015/      model, optimizer, position; see `tepo_lab.train.checkpoint`
     trial.log                     what the trial's process said
     lease.json                    who is running it, with a heartbeat
+    attempt.json                  how often it failed by the machine's fault in the session that runs it
+HOME/provenance/<hash>.patch      how the source tree differed from its commit, once for each content
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from tepo_lab.errors import RecordError
 
@@ -46,7 +48,14 @@ GENERATION_COLUMNS = (
 TOKEN_COLUMNS = ("tokens", "log_prob", "old_log_prob", "ratio", "weight", "entropy", "entropy_change", "mask")
 
 #: Events a run's `events.jsonl` may hold. Each line has `time` (Unix seconds) and `event`.
-Event = Literal["started", "resumed", "checkpoint", "evaluated", "complete", "collapsed", "failed"]
+Event = Literal[
+    "started", "resumed", "checkpoint", "validated", "evaluated", "complete", "collapsed", "stopped", "failed"
+]
+
+_PARQUET_MARK = b"PAR1"
+
+#: Longer than any line of a log.
+_LINE_BYTES = 65_536
 
 Outcome = Literal["complete", "collapsed", "failed", "running", "interrupted", "pending"]
 
@@ -82,6 +91,10 @@ class RunFolder:
         return self.path / "trial.log"
 
     @property
+    def attempt_file(self) -> Path:
+        return self.path / "attempt.json"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -99,8 +112,9 @@ class RunFolder:
         return sorted(int(path.stem.removeprefix("step-")) for path in self.path.glob("tokens/step-*.json"))
 
     def evaluated_steps(self) -> list[int]:
-        """Steps whose generations lie on disk in full (they are written whole or not at all), ascending."""
-        return sorted(int(path.stem.removeprefix("step-")) for path in self.path.glob("generations/step-*.parquet"))
+        """Steps whose generations lie on disk in full, ascending. A file that was cut off does not count."""
+        paths = self.path.glob("generations/step-*.parquet")
+        return sorted(int(path.stem.removeprefix("step-")) for path in paths if _is_whole_parquet(path))
 
     def metrics(self) -> list[dict[str, Any]]:
         return list(read_lines(self.metrics_file))
@@ -129,30 +143,68 @@ def run_folders(home: Path) -> list[RunFolder]:
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects of a JSON-lines file; none when there is no file.
 
-    A last line without its newline was cut off while being written and is left out: its writer had not finished it.
+    A last line that is cut off or cannot be read is left out: its writer, or the machine, died while writing it.
     Raises `RecordError` for any other line that cannot be read.
     """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return
-    whole, _, _ = text.rpartition(b"\n")
-    for number, line in enumerate(whole.splitlines(), start=1):
+    lines = text.rpartition(b"\n")[0].split(b"\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        try:
-            yield json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"{path}:{number} cannot be read ({error}): remove that line.") from None
+        values = _parsed(line)
+        if values is not None:
+            yield values
+        elif number < len(lines):
+            raise RecordError(f"{path}:{number} cannot be read (not a JSON object): remove that line.")
 
 
 def append_line(path: Path, values: Mapping[str, Any]) -> None:
-    """Append one JSON object as a line, and have it on disk before returning."""
+    """Append one JSON object as a line, and have it on disk before returning.
+
+    A last line that is cut off or cannot be read is dropped first, or it would spoil this one.
+    """
     line = json.dumps(values, separators=(",", ":"), allow_nan=False) + "\n"
-    with path.open("ab") as stream:
+    with path.open("ab+") as stream:
+        _drop_unfinished_line(stream)
         stream.write(line.encode())
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _drop_unfinished_line(stream: BinaryIO) -> None:
+    size = stream.seek(0, os.SEEK_END)
+    start = max(0, size - _LINE_BYTES)
+    stream.seek(start)
+    text = stream.read()
+    before, newline, cut = text.rpartition(b"\n")
+    last = before.rpartition(b"\n")[2]
+    if newline and last.strip() and _parsed(last) is None:
+        stream.truncate(start + len(before) - len(last))
+    elif cut:
+        stream.truncate(start + len(text) - len(cut))
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line; None for anything else."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _is_whole_parquet(path: Path) -> bool:
+    """Whether a Parquet file begins and ends with its mark: one that was cut off does not."""
+    try:
+        with path.open("rb") as stream:
+            begins = stream.read(len(_PARQUET_MARK)) == _PARQUET_MARK
+            stream.seek(-len(_PARQUET_MARK), os.SEEK_END)
+            return begins and stream.read() == _PARQUET_MARK
+    except OSError:
+        return False
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tepo_lab.errors import DataError
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import PromptSpec
+from tepo_lab.tasks.answers import Form
 
 #: Qwen2.5-Math's system prompt for boxed answers, as used by the entropy-mechanism code base.
 BOXED_SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -20,15 +22,43 @@ DAPO_ANSWER = (
 )
 
 
+@dataclass(frozen=True)
+class Template:
+    """The parts of a prompt; `user` holds {problem}."""
+
+    user: str
+    system: str = ""
+    is_chat: bool = True
+    answer: Form = "boxed"
+
+
+TEMPLATES = {
+    "plain": Template("{problem}", is_chat=False),
+    "boxed_chat": Template("{problem}", system=BOXED_SYSTEM),
+    "dapo_answer": Template(DAPO_ANSWER, answer="answer_line"),
+}
+
+
 def prompt_text(problem: Problem, spec: PromptSpec, tokenizer: Any) -> str:
-    """The text that the model continues, chat template included."""
-    if spec.template == "plain":
-        return problem.prompt
-    if spec.template == "boxed_chat":
-        messages = [{"role": "system", "content": BOXED_SYSTEM}, {"role": "user", "content": problem.prompt}]
-    else:
-        messages = [{"role": "user", "content": DAPO_ANSWER.replace("{problem}", problem.prompt)}]
+    """The text that the model continues, chat template included. Raises `DataError` when the tokenizer has none."""
+    template = TEMPLATES[spec.template]
+    user = (spec.user or template.user).replace("{problem}", problem.prompt)
+    if not template.is_chat:
+        return user
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise DataError(
+            f"prompt.template {spec.template} speaks through the model's chat template, and this model's tokenizer has "
+            "none; use an instruction-tuned model, or prompt=plain."
+        )
+    system = template.system if spec.system is None else spec.system
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": user})
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+
+def answer_form(spec: PromptSpec) -> Form:
+    """The form in which a prompt asks for the answer."""
+    return spec.answer or TEMPLATES[spec.template].answer
 
 
 def encode_prompts(
@@ -37,7 +67,7 @@ def encode_prompts(
     """Token ids of each problem's prompt. Raises `DataError` for one longer than `max_tokens`."""
     texts = [prompt_text(problem, spec, tokenizer) for problem in problems]
     # A chat template writes its own special tokens; a plain prompt gets those its tokenizer adds.
-    encoded = tokenizer(texts, add_special_tokens=spec.template == "plain")["input_ids"]
+    encoded = tokenizer(texts, add_special_tokens=not TEMPLATES[spec.template].is_chat)["input_ids"]
     for problem, ids in zip(problems, encoded, strict=True):
         if len(ids) > max_tokens:
             raise DataError(

@@ -1,18 +1,19 @@
-"""Where problems come from: the embedded task, a local file or folder, or a data set of the hub."""
+"""Problems for training and for benchmarks: of the embedded task, or of a data set."""
 
 from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from tepo_lab.errors import DataError, nearest
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ChainData, DatasetData
 from tepo_lab.tasks.chain import ChainTask
+from tepo_lab.tasks.tables import hub_name, hub_rows, local_rows
 
 
 class ProblemSource(Protocol):
@@ -57,7 +58,7 @@ class ListSource:
             raise DataError(f"{where}: holds no problem.")
         repeated = [name for name, count in Counter(problem.id for problem in problems).items() if count > 1]
         if repeated:
-            raise DataError(f"{where}: the id {repeated[0]!r} stands {len(repeated)} times; ids must be unique.")
+            raise DataError(f"{where}: the id {repeated[0]!r} stands more than once; ids must be unique.")
         self.problems = list(problems)
         self.where = where
 
@@ -85,49 +86,51 @@ def open_source(data: ChainData | DatasetData) -> ProblemSource:
     """The problems that `data` declares. Raises `DataError` for missing, empty or unreadable data."""
     if isinstance(data, ChainData):
         return ChainSource(data)
-    rows, where = (_local_rows(data.path), data.path) if data.path else _hub_rows(data)
+    rows, where = (local_rows(data.path), data.path) if data.path else (hub_rows(data), hub_name(data))
     return ListSource([_problem(row, number, data, where) for number, row in enumerate(rows, 1)], where=where)
 
 
 def _problem(row: dict[str, Any], number: int, data: DatasetData, where: str) -> Problem:
-    columns = data.columns
-    for column in (columns.prompt, columns.answer):
-        if row.get(column) is None:
-            raise DataError(f"{where}: row {number} has no column {column!r}.{nearest(column, row)}")
+    columns, place = data.columns, f"{where}: row {number}"
+    prompt, answer = (_text(_value(row, column, place)) for column in (columns.prompt, columns.answer))
+    if columns.answer_pattern is not None:
+        found = re.findall(columns.answer_pattern, answer)
+        if not found:
+            raise DataError(
+                f"{place}: {columns.answer_pattern!r} is not in its column {columns.answer!r}; mend "
+                "data.columns.answer_pattern, or set it to null where the column holds the bare answer."
+            )
+        answer = found[-1].strip()
+    if columns.tolerance is not None and columns.tolerance not in row:
+        raise DataError(f"{place} has no column {columns.tolerance!r}.{nearest(columns.tolerance, row)}")
+    tolerance = row[columns.tolerance] if columns.tolerance else None
+    if tolerance:
+        answer += f"±{tolerance}"
     given = row.get(columns.id) if columns.id else None
-    return Problem(
-        id=str(given if given is not None else number), prompt=str(row[columns.prompt]), answer=str(row[columns.answer])
-    )
+    return Problem(id=str(given if given is not None else number), prompt=prompt, answer=answer)
 
 
-def _local_rows(path: str) -> list[dict[str, Any]]:
-    """Rows of a JSONL or Parquet file, or of all such files of a folder in the order of their names."""
-    import pandas as pd
-
-    place = Path(path).expanduser()
-    if not place.exists():
-        raise DataError(f"{place}: no such file or folder; set data.path to a .jsonl or .parquet file or a folder.")
-    files = sorted(p for p in place.iterdir() if p.suffix in {".jsonl", ".parquet"}) if place.is_dir() else [place]
-    rows: list[dict[str, Any]] = []
-    for file in files:
-        try:
-            if file.suffix == ".parquet":
-                frame = pd.read_parquet(file)
+def _value(row: dict[str, Any], column: str, place: str) -> Any:
+    """The value of a column, or of a place inside one. Raises `DataError` when there is none."""
+    value: Any = row.get(column)
+    if value is None and "." in column:
+        value = row
+        for part in column.split("."):
+            if isinstance(value, dict):
+                value = value.get(part)
+            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
             else:
-                frame = pd.read_json(file, lines=True, dtype=False, convert_dates=False)
-        except (ValueError, OSError) as error:
-            raise DataError(f"{file}: cannot be read as {file.suffix or 'JSONL'} ({error}).") from None
-        rows += [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
-    return rows
+                value = None
+    if value is None:
+        raise DataError(f"{place} has no column {column!r}.{nearest(column, row)}")
+    return value
 
 
-def _hub_rows(data: DatasetData) -> tuple[list[dict[str, Any]], str]:
-    from datasets import load_dataset
-
-    where = f"data set {data.hub}" + (f"/{data.subset}" if data.subset else "") + f" [{data.split}]"
-    try:
-        loaded = load_dataset(data.hub, data.subset, split=data.split, revision=data.revision)
-    except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{where}: cannot be loaded ({reason}); or set data.path to a local copy.") from None
-    return [dict(row) for row in loaded], where
+def _text(value: Any) -> str:
+    """A column's value as text: several answers with commas between them, whole numbers without a point."""
+    if isinstance(value, list):
+        return ", ".join(_text(each) for each in value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

@@ -28,7 +28,7 @@ def finish(home, planned, *, steps=20, seconds=2.0, evaluated=(20,)):
         append_line(folder.metrics_file, {"step": step, "seconds/step": seconds})
     for step in evaluated:
         folder.generations(step).parent.mkdir(exist_ok=True)
-        folder.generations(step).write_bytes(b"")
+        folder.generations(step).write_bytes(b"PAR1PAR1")
         append_line(folder.events_file, {"time": 0, "event": "evaluated", "step": step, "seconds": 10.0})
     append_line(folder.events_file, {"time": 0, "event": "complete", "step": steps})
 

@@ -277,9 +277,20 @@ def test_damaged_records_are_named(home: SyntheticHome) -> None:
     home.want("plain", (1,))
     folder = home.run("plain", 1, right=RIGHT)
     whole = folder.generations(20).read_bytes()
-    folder.generations(20).write_bytes(whole[: len(whole) // 2])
+    # Damaged inside, both ends as they should be: a file that is merely cut off does not count as an evaluation.
+    folder.generations(20).write_bytes(whole[:-200] + bytes(192) + whole[-8:])
     with pytest.raises(RecordError, match=r"step-000020.parquet cannot be read .*remove it"):
         home.table()
+
+
+def test_an_evaluation_that_was_cut_off_is_none(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, right=RIGHT)
+    whole = folder.generations(20).read_bytes()
+    folder.generations(20).write_bytes(whole[: len(whole) // 2])
+    (row,) = home.table().rows
+    assert row.average.generation_weighted is None
+    assert row.average.missing == "not graded"
 
 
 def test_different_problems_are_refused(home: SyntheticHome) -> None:

@@ -1,0 +1,34 @@
+"""How commands print tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from tepo_lab.cli.common import TableFormat, console_of
+from tepo_lab.tables import plain
+
+if TYPE_CHECKING:
+    from tepo_lab.report.frame import Table
+
+
+def rendered(tables: list[Table], format: TableFormat) -> str:
+    from tepo_lab.report.render import render
+
+    if format is TableFormat.json and len(tables) > 1:
+        return json.dumps(plain(tables), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return "\n".join(render(table, format.value) for table in tables)
+
+
+def print_tables(tables: list[Table], format: TableFormat) -> None:
+    from tepo_lab.report.text import renderable
+
+    if format is TableFormat.text and sys.stdout.isatty():
+        console = console_of()
+        for table in tables:
+            console.print(renderable(table, console.width))
+    else:
+        typer.echo(rendered(tables, format), nl=False)

@@ -1,0 +1,106 @@
+"""Grades a run's recorded generations again, without generating."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tepo_lab.errors import RecordError, nearest
+from tepo_lab.evaluate.suite import counts
+from tepo_lab.schema.base import validate
+from tepo_lab.schema.record import RunFolder, run_folders, write_whole
+from tepo_lab.schema.run import RunSpec
+from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
+
+#: Events that do not end a run. Any other is its state as long as it stands last.
+_PROGRESS = ("started", "resumed", "checkpoint", "evaluated")
+
+
+@dataclass(frozen=True)
+class Regraded:
+    """How many answers of a run were graded again, and how many came out otherwise."""
+
+    run: str
+    generations: int
+    changed: int
+
+
+def named_folders(home: Path, names: Sequence[str]) -> list[RunFolder]:
+    """The runs of a home whose folders' names begin with one of `names`; all for none. Raises `RecordError` for a name
+    that no run has."""
+    folders = run_folders(home)
+    for name in names:
+        if not any(folder.name.startswith(name) for folder in folders):
+            raise RecordError(f"{home} has no run {name!r}.{nearest(name, [folder.name for folder in folders])}")
+    return [folder for folder in folders if not names or folder.name.startswith(tuple(names))]
+
+
+def regrade(folder: RunFolder) -> Regraded:
+    """Grade every generation of a run again. The caller holds the run.
+
+    Files are written whole, with their other columns as they were. Each evaluation is recorded in the events again,
+    with its new counts, and after them the event that ended the run, if one did. Raises `RecordError` for damaged
+    records.
+    """
+    spec = validate(RunSpec, folder.run()["spec"], where=str(folder.run_file))
+    events, recorded = folder.events(), []
+    total = changed = 0
+    for step in folder.evaluated_steps():
+        rows, different = _regrade_file(folder.generations(step), spec)
+        scores = {name: {"correct": count.correct, "graded": count.graded} for name, count in counts(rows).items()}
+        recorded.append(
+            {"event": "evaluated", "step": step, "benchmarks": scores, "grader": GRADER, "grades_changed": different}
+        )
+        total, changed = total + len(rows), changed + different
+    if recorded:
+        lines = [{"time": time.time(), **event} for event in recorded]
+        lines += [event for event in events[-1:] if event["event"] not in _PROGRESS]
+        text = "".join(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines)
+        write_whole(folder.events_file, _whole_lines(folder.events_file) + text.encode())
+    return Regraded(folder.name, total, changed)
+
+
+def _regrade_file(path: Path, spec: RunSpec) -> tuple[list[dict[str, Any]], int]:
+    """The rows of a generations file, graded again and written back, and how many grades changed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        rows: list[dict[str, Any]] = table.select(["benchmark", "response", "answer", "correct"]).to_pylist()
+    except (pa.ArrowException, OSError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise RecordError(f"{path} cannot be read ({reason}): remove it and run the sweep again.") from None
+    changed = 0
+    for name in dict.fromkeys(row["benchmark"] for row in rows):
+        if name not in spec.suite.benchmarks:
+            raise RecordError(f"{path} holds generations of {name!r}, which the run's suite does not have: remove it.")
+        asked = [row for row in rows if row["benchmark"] == name]
+        grader = benchmark_grader(spec.suite.benchmarks[name], spec.prompt)
+        grades = grade_all([row["response"] for row in asked], [row["answer"] for row in asked], grader)
+        for row, grade in zip(asked, grades, strict=True):
+            changed += row["correct"] != grade.correct
+            row |= {"extracted": grade.extracted, "correct": grade.correct, "how": grade.how, "grader": GRADER}
+    for column, kind in (
+        ("extracted", pa.string()),
+        ("correct", pa.int64()),
+        ("how", pa.string()),
+        ("grader", pa.string()),
+    ):
+        values = pa.array([row[column] for row in rows], type=kind)
+        place = table.schema.get_field_index(column)
+        table = table.set_column(place, column, values) if place >= 0 else table.append_column(column, values)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    write_whole(path, buffer.getvalue())
+    return rows, changed
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]

@@ -1,0 +1,70 @@
+"""Which runs of a home a command is about: all, those of a sweep, or single ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tepo_lab.errors import ConfigError, RecordError, nearest
+from tepo_lab.execute.ledger import find_folder
+from tepo_lab.registry.expand import expand, is_path, load_sweep
+from tepo_lab.registry.locations import names as registry_names
+from tepo_lab.schema.record import RunFolder
+
+#: Shorter beginnings of a name or id would too often fit by chance.
+_SHORTEST = 4
+
+
+def chosen_folders(home: Path, given: Sequence[str] = ()) -> list[RunFolder]:
+    """The folders of the runs named, each once; of all runs in the home when none is.
+
+    Args: `given`, names of sweeps (as last run in this home, else as the registry has them; a path is read), of runs
+    (or the beginning of a name or id), and key=value overrides, with which sweeps are expanded anew.
+    Folders of a sweep's runs that have not begun do not exist yet. Raises `ConfigError` for a name that fits nothing.
+    """
+    overrides = [each for each in given if "=" in each]
+    wanted = [each for each in given if "=" not in each]
+    if overrides and not wanted:
+        raise ConfigError(f"{overrides[0]!r} changes a sweep: name the sweep too, such as panel-e {overrides[0]}.")
+    held = {path.parent.name: RunFolder(path.parent) for path in sorted(home.glob("runs/*/run.json"))}
+    if not wanted:
+        return list(held.values())
+    found: dict[str, RunFolder] = {}
+    for name in wanted:
+        for folder in _named(home, name, overrides, held):
+            found[folder.name] = folder
+    return list(found.values())
+
+
+def _named(home: Path, name: str, overrides: list[str], held: dict[str, RunFolder]) -> list[RunFolder]:
+    if not is_path(name):
+        runs = [folder for each, folder in held.items() if _fits(name, each)]
+        if runs:
+            return runs
+        snapshot = home / "sweeps" / name / "sweep.json"
+        if not overrides and snapshot.is_file():
+            return [held.get(each, RunFolder(home / "runs" / each)) for each in recorded_runs(snapshot)]
+        known = [*registry_names("sweeps"), *(path.parent.name for path in home.glob("sweeps/*/sweep.json"))]
+        if name not in known:
+            raise ConfigError(f"no sweep and no run of {home} is called {name!r}.{nearest(name, [*known, *held])}")
+    return [find_folder(home, each) for each in expand(*load_sweep(name, overrides)).runs]
+
+
+def recorded_runs(snapshot: Path) -> list[str]:
+    """Folder names of a sweep's runs, from the sweep.json it was last run with. Raises `RecordError` if damaged."""
+    try:
+        runs = json.loads(snapshot.read_text())["runs"]
+        if all(isinstance(each, str) and Path(each).name == each for each in runs):
+            return list(runs)
+        reason = "runs: not names of folders"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error)
+    raise RecordError(f"{snapshot} is damaged ({reason}): remove it; running the sweep writes it again.")
+
+
+def _fits(name: str, folder: str) -> bool:
+    if name == folder:
+        return True
+    identity = folder.rpartition("-")[2]
+    return len(name) >= _SHORTEST and (folder.startswith(f"{name}-") or identity.startswith(name[: len(identity)]))

@@ -1,0 +1,48 @@
+"""Before a run goes on: what a crash or a bad disk left damaged in its records is taken out of its way."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tepo_lab.errors import RecordError
+from tepo_lab.schema.record import RunFolder
+
+#: What a damaged file is kept as, for whoever wants to look at it.
+DAMAGED = ".damaged"
+
+
+def go_back_to_records(folder: RunFolder, checkpoint_every: int) -> list[int]:
+    """Remove the checkpoints past the last step that metrics.jsonl has without a gap; those steps are made again.
+
+    Returns the steps of the checkpoints removed. Raises `RecordError` when no checkpoint is left to go back to although
+    the run has come far: then the records were lost by something else than a crash.
+    """
+    recorded = {int(step["step"]) for step in folder.metrics()}
+    last = 0
+    while last + 1 in recorded:
+        last += 1
+    steps = sorted(int(path.name.removeprefix("step-")) for path in folder.checkpoints.glob("step-*"))
+    ahead = [step for step in steps if step > last]
+    if ahead and len(ahead) == len(steps) and steps[0] > 2 * checkpoint_every:
+        raise RecordError(
+            f"{folder.metrics_file} ends at step {last} and the oldest checkpoint is of step {steps[0]}: put the file "
+            "back, or remove the folder to run it again from the start."
+        )
+    for step in ahead:
+        shutil.rmtree(folder.checkpoint(step))
+    return ahead
+
+
+def set_aside_damaged(folder: RunFolder) -> list[Path]:
+    """Rename the generations that cannot be read, so that they count as not evaluated. Returns their new paths."""
+    import pyarrow
+    from pyarrow import parquet
+
+    moved = []
+    for path in sorted(folder.path.glob("generations/step-*.parquet")):
+        try:
+            parquet.read_table(path, columns=["benchmark", "problem", "correct"])
+        except (pyarrow.ArrowException, OSError):
+            moved.append(path.rename(path.with_name(path.name + DAMAGED)))
+    return moved

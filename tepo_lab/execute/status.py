@@ -1,0 +1,210 @@
+"""Where every run of a home stands, from the ends of its records: thousands of runs are told in a second or two."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tepo_lab.errors import RecordError
+from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.progress import duration
+from tepo_lab.schema.record import RunFolder
+
+#: Bytes read from the end of a log: several lines of either.
+TAIL_BYTES = 16_384
+
+#: Seconds between two looks with --watch.
+WATCH_SECONDS = 2.0
+
+#: Steps whose mean is a run's pace.
+_PACE_STEPS = 5
+
+_STYLES = {
+    "complete": "green",
+    "collapsed": "yellow",
+    "failed": "red",
+    "running": "cyan",
+    "interrupted": "magenta",
+    "damaged": "red",
+}
+
+_OVER = frozenset({"complete", "collapsed", "stopped", "failed"})
+
+
+@dataclass(frozen=True)
+class Status:
+    """One run as its records tell it. `reward` is the last step's mean; `seconds_left` None when the run is over."""
+
+    name: str
+    state: str
+    step: int = 0
+    steps: int | None = None
+    reward: float | None = None
+    seconds_left: float | None = None
+    detail: str = ""
+    updated: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in _OVER
+
+
+def status_of(folder: RunFolder) -> Status:
+    """One run's status. A folder whose run.json cannot be read is "damaged", with the mend; nothing is raised."""
+    if not folder.run_file.exists():
+        return Status(folder.name, "pending")
+    try:
+        spec = folder.run()["spec"]
+        steps = int(spec["trainer"]["steps"]) if spec["arm"]["trained"] else 0
+        estimates = spec["profile"]["estimates"]
+    except RecordError as error:
+        return Status(folder.name, "damaged", detail=str(error))
+    except (KeyError, TypeError) as error:
+        return Status(folder.name, "damaged", detail=f"{folder.run_file} lacks {error}; remove the folder.")
+    events, metrics = tail(folder.events_file), tail(folder.metrics_file, _PACE_STEPS)
+    state, detail = _state(folder, events)
+    step = max([int(each.get("step") or 0) for each in (*events[-3:], *metrics[-1:])], default=0)
+    left = None
+    if state not in _OVER:
+        paces = [each["seconds/step"] for each in metrics[-_PACE_STEPS:] if each.get("seconds/step") is not None]
+        pace = sum(paces) / len(paces) if paces else float(estimates["seconds_per_step"])
+        evaluated = [each["seconds"] for each in events if each["event"] == "evaluated" and "seconds" in each]
+        evaluation = float(evaluated[-1] if evaluated else estimates["evaluation_seconds"])
+        left = max(0, steps - step) * pace + evaluation
+    return Status(
+        name=folder.name,
+        state=state,
+        step=step,
+        steps=steps,
+        reward=metrics[-1].get("reward/mean") if metrics else None,
+        seconds_left=left,
+        detail=detail,
+        updated=max((float(each["time"]) for each in (*events[-1:], *metrics[-1:]) if "time" in each), default=None),
+    )
+
+
+def statuses(folders: Iterable[RunFolder]) -> list[Status]:
+    """The status of each run, in order."""
+    return [status_of(folder) for folder in folders]
+
+
+def tail(path: Path, most: int = 20) -> list[dict[str, Any]]:
+    """The last `most` JSON objects of a JSON-lines file, as far as `TAIL_BYTES` go back; unreadable lines left out.
+
+    For display alone: what counts is read in full by `RunFolder.metrics` and `RunFolder.events`.
+    """
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - TAIL_BYTES))
+            text = stream.read()
+    except FileNotFoundError:
+        return []
+    lines = text.rpartition(b"\n")[0].splitlines()
+    found = []
+    for line in (lines[1:] if size > TAIL_BYTES else lines)[-most:]:
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict):
+            found.append(values)
+    return found
+
+
+def _state(folder: RunFolder, events: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    if folder.lease_file.exists() and is_held(folder):
+        return "running", ""
+    last = events[-1] if events else {}
+    event = last.get("event")
+    if event == "complete":
+        return "complete", ""
+    if event == "collapsed":
+        return "collapsed", str(last.get("rule", ""))
+    if event == "stopped":
+        return "stopped", f"by the search ({last.get('by')})"
+    if event == "failed":
+        return "failed", f"{last.get('kind')}: {last.get('error')}"
+    return ("pending", "") if event is None else ("interrupted", "the command that ran it goes on from here")
+
+
+def as_json(found: Sequence[Status]) -> dict[str, Any]:
+    """Counts by state and one object a run, for scripts."""
+    return {"states": dict(Counter(each.state for each in found)), "runs": [asdict(each) for each in found]}
+
+
+def summary(found: Sequence[Status]) -> str:
+    """The runs counted by state, in one line."""
+    counts = Counter(each.state for each in found)
+    if not found:
+        return "No runs here yet: tepo-lab run panel-e makes some."
+    return f"{len(found)} runs: " + ", ".join(f"{count} {state}" for state, count in counts.most_common())
+
+
+def status_table(found: Sequence[Status], *, most: int | None = None) -> Group:
+    """The runs as a table with their counts under it. Args: `most` rows; those that are not over come first then."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("run", "state", "step", "reward", "left", "why"):
+        table.add_column(heading, justify="right" if heading in ("step", "reward", "left") else "left", no_wrap=True)
+    shown = found if most is None else sorted(found, key=lambda each: each.is_over)[:most]
+    for each in shown:
+        step, reward, left = _figures(each)
+        style = _STYLES.get(each.state, "dim")
+        table.add_row(Text(each.name), Text(each.state, style=style), step, reward, left, Text(each.detail))
+    more = f" ({len(found) - len(shown)} more not shown)" if len(shown) < len(found) else ""
+    return Group(table, Text(f"\n{summary(found)}{more}", style="bold"))
+
+
+def status_line(each: Status) -> str:
+    """A run's status as one plain line."""
+    step, reward, left = _figures(each)
+    parts = [each.name, each.state, f"step {step}" if step else "", f"reward {reward}" if reward else ""]
+    line = "  ".join(part for part in [*parts, f"{left} left" if left else ""] if part)
+    return f"{line}  ({each.detail})" if each.detail else line
+
+
+def _figures(each: Status) -> tuple[str, str, str]:
+    step = "" if each.steps is None else f"{each.step}/{each.steps}"
+    reward = "" if each.reward is None else f"{each.reward:.3f}"
+    return step, reward, "" if each.seconds_left is None else duration(each.seconds_left)
+
+
+def watch(
+    look: Callable[[], Sequence[Status]], console: Console, *, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """Show the runs until all are over: live in a terminal, elsewhere a plain line for each change."""
+    if not console.is_terminal:
+        _watch_plainly(look, console, wait)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            found = look()
+            live.update(status_table(found, most=max(5, console.height - 5)), refresh=True)
+            if all(each.is_over for each in found):
+                return
+            wait(WATCH_SECONDS)
+
+
+def _watch_plainly(look: Callable[[], Sequence[Status]], console: Console, wait: Callable[[float], None]) -> None:
+    told: dict[str, tuple[str, int]] = {}
+    while True:
+        found = look()
+        for each in found:
+            if told.get(each.name) != (each.state, each.step):
+                told[each.name] = (each.state, each.step)
+                console.print(status_line(each), markup=False, highlight=False, soft_wrap=True)
+        if all(each.is_over for each in found):
+            console.print(summary(found), markup=False, highlight=False, soft_wrap=True)
+            return
+        wait(WATCH_SECONDS)

@@ -1,0 +1,140 @@
+"""Why runs are not done: failures grouped by cause, each with the end of its log and the mend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.status import tail
+from tepo_lab.schema.record import RunFolder
+
+#: Lines of trial.log shown for a cause.
+LOG_LINES = 12
+
+_LOG_BYTES = 65_536
+
+#: Runs named for a cause; of more, only the number.
+_NAMED = 5
+
+#: What to do about an error of the machine, by what its text holds.
+_MACHINE_MENDS = (
+    (
+        ("no space left", "quota"),
+        "free space (tepo-lab clean shows what could go), then give the same command again.",
+    ),
+    (
+        ("out of memory", "outofmemory", "cannot allocate", "memoryerror"),
+        "lower rollout.sequences_per_batch or trainer.micro_batch_tokens, or run fewer at once (resources.cpus or "
+        "resources.gpus); then give the same command again.",
+    ),
+    (
+        ("died", "killed", "sigkill", "exit code"),
+        "a process was killed, often for want of memory: see the machine's log; the same command goes on.",
+    ),
+)
+
+#: Errors of ours, whose line ends with the mend.
+_TOLD = ("ConfigError", "ObjectiveError", "DataError", "ModelError", "RecordError", "ResourceError")
+
+_NOT_FINITE = ("nan", "not finite", "infinite", "inf ")
+
+
+@dataclass
+class Cause:
+    """Runs that failed alike: kind ("user", "machine", or "stopped" for a run that ended without a word)."""
+
+    kind: str
+    fingerprint: str
+    error: str
+    mend: str
+    runs: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "fingerprint": self.fingerprint,
+            "error": self.error,
+            "mend": self.mend,
+            "runs": self.runs,
+            "log": self.log,
+        }
+
+
+def causes(folders: Iterable[RunFolder]) -> list[Cause]:
+    """The causes for which runs are not done now, those with the most runs first. Runs that are going on have none."""
+    found: dict[tuple[str, str], Cause] = {}
+    for folder in folders:
+        events = tail(folder.events_file)
+        if not events or events[-1].get("event") in ("complete", "collapsed", "stopped") or is_held(folder):
+            continue
+        each = _cause(folder, events[-1])
+        cause = found.setdefault((each.kind, each.fingerprint), each)
+        cause.runs.append(folder.name)
+        cause.log = log_tail(folder) or cause.log
+    return sorted(found.values(), key=lambda cause: -len(cause.runs))
+
+
+def _cause(folder: RunFolder, last: dict[str, Any]) -> Cause:
+    if last.get("event") != "failed":
+        error = "ended without a word (killed, or the machine went down)"
+        return Cause("stopped", "", error, "give the same command again; it goes on from the newest checkpoint.")
+    kind, error = str(last.get("kind")), str(last.get("error"))
+    mend = _machine_mend(error) if kind == "machine" else _user_mend(folder, last, error)
+    return Cause(kind, str(last.get("fingerprint") or error), error, mend)
+
+
+def _machine_mend(error: str) -> str:
+    said = error.lower()
+    for parts, mend in _MACHINE_MENDS:
+        if any(part in said for part in parts):
+            return mend
+    return "mend the machine, then give the same command again; it goes on from the newest checkpoint."
+
+
+def _user_mend(folder: RunFolder, last: dict[str, Any], error: str) -> str:
+    if last.get("error_type") in _TOLD:
+        return "as the error says; then give the same command again."
+    if any(part in error.lower() for part in _NOT_FINITE):
+        return (
+            "a value was not finite: lower trainer.learning_rate, or add a stop rule such as "
+            '{when: "actor/pg_loss is not finite"} so that it counts as a collapse.'
+        )
+    return f"mend the code that the last lines of {folder.log_file} name, then give the same command again."
+
+
+def log_tail(folder: RunFolder, lines: int = LOG_LINES) -> list[str]:
+    """The last lines of the run's trial.log, without what could steer a terminal; none when there is no log."""
+    try:
+        with folder.log_file.open("rb") as stream:
+            stream.seek(max(0, folder.log_file.stat().st_size - _LOG_BYTES))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    plain = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
+    kept = plain.splitlines()[-lines:]
+    return ["".join(each for each in line if each.isprintable() or each == "\t") for line in kept]
+
+
+def causes_text(found: Iterable[Cause]) -> Group:
+    """The causes for a terminal or a pipe."""
+    blocks: list[Text] = []
+    for cause in found:
+        named = ", ".join(cause.runs[:_NAMED])
+        more = f" and {len(cause.runs) - _NAMED} more" if len(cause.runs) > _NAMED else ""
+        count = f"{len(cause.runs)} {'run' if len(cause.runs) == 1 else 'runs'}"
+        mark = f" [{cause.fingerprint}]" if cause.fingerprint else ""
+        blocks.append(Text(f"{count}, {cause.kind}{mark}: {cause.error}", style="bold"))
+        blocks.append(Text(f"  runs: {named}{more}"))
+        blocks.append(Text(f"  mend: {cause.mend}"))
+        if cause.log:
+            blocks.append(Text(f"  trial.log of {cause.runs[-1]}, its end:"))
+            blocks += [Text(f"    {line}", style="dim") for line in cause.log]
+        blocks.append(Text(""))
+    return Group(*blocks) if blocks else Group(Text("No run has failed."))

@@ -1,0 +1,192 @@
+"""The program of a grading worker: reads pairs of answers, writes whether they are the same mathematics.
+
+It runs as a process of its own (see `tepo_lab.tasks.verifier`), because nothing inside a process can bound what a tower
+of powers does to it. One JSON object a line each way: `{"gold": ..., "given": ...}` is answered by `{"equal": ...}`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import re
+import resource
+import signal
+import sys
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TextIO
+
+#: What a worker may take of memory beyond which an answer counts as different.
+MEMORY_BYTES = 3 << 30
+
+#: Numbers are compared to six decimals, as math-verify does.
+_ROUNDING = Fraction(1, 1_000_000)
+
+_FRACTION = re.compile(
+    r"(-?)(?:\\[dt]?frac\s*\{([0-9]{1,99})\}\s*\{([0-9]{1,99})\}|([0-9]{1,99})/([0-9]{1,99})"
+    r"|([0-9]{1,99}(?:\.[0-9]{1,99})?))"
+)
+
+#: Pairs that load what the first real ones would otherwise wait for.
+_WARM_UP = (
+    ("x^2+1", "1+x^2"),
+    (r"\frac{1}{2}", "0.5+0"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    ("1,2", "2,1"),
+    ("(1,2)", "[1,2]"),
+    (r"\frac{\sqrt{3}+1}{2}", r"3\pi-2^{10}"),
+    (r"x=\frac{5}{2}", r"n^{2}+n\sqrt{n}-\frac{n}{2}"),
+    (r"\left(\frac{1}{2},\frac{\sqrt{3}}{2}\right)", r"\{1,2,3\}"),
+    (r"(-\infty,3]\cup[5,\infty)", r"\log_2 3+\sin x"),
+)
+
+
+def main(own_deadline: float) -> None:
+    """Serve until standard input ends.
+
+    Args: `own_deadline`, seconds after which the kernel ends this process whoever looks after it: a parent that was
+    killed cannot.
+    """
+    # An interrupt at the terminal is the parent's to answer; the alarm must end this process, not raise in it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    replies = _private_output()
+    logging.disable(logging.CRITICAL)
+    try:
+        _let_prediction_be_chosen()
+        for gold, given in _WARM_UP:
+            _equal(gold, given)
+    except ImportError as error:
+        _say(replies, {"error": f"{type(error).__name__}: {error}"})
+        return
+    _limit_resources()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    _say(replies, {"ready": True})
+    for line in sys.stdin:
+        pair = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, own_deadline)
+        equal = _equal(pair["gold"], pair["given"])
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _say(replies, {"equal": equal})
+
+
+def _equal(gold: str, given: str) -> bool:
+    from math_verify import verify
+
+    fractions = _fraction(gold), _fraction(given)
+    if fractions[0] is not None and fractions[1] is not None:
+        return abs(fractions[0] - fractions[1]) <= _ROUNDING
+    try:
+        left, right = _parsed(gold), _parsed(given)
+        if _clearly_different(left, right):
+            return False
+        # Its own timeouts are off: they raise away from a main thread, and do not stop arithmetic in C.
+        return bool(verify(left, right, timeout_seconds=None))
+    except ImportError:
+        raise
+    except BaseException:  # noqa: BLE001 - whatever a hostile answer brings about, it is not the gold one
+        return False
+
+
+def _fraction(answer: str) -> Fraction | None:
+    """The value of a plain fraction or decimal number."""
+    found = _FRACTION.fullmatch(answer.strip().strip("$").strip())
+    if found is None:
+        return None
+    sign, upper, lower, numerator, denominator, decimal = found.groups()
+    if decimal is not None:
+        return Fraction(sign + decimal)
+    bottom = int(lower or denominator)
+    return Fraction(int(sign + (upper or numerator)), bottom) if bottom else None
+
+
+def _clearly_different(gold: list[Any], given: list[Any]) -> bool:
+    """Whether two parsed answers are expressions whose values differ at a point: no simplifying makes them equal.
+
+    False decides nothing. Most wrong answers are told apart here, in a tenth of the time.
+    """
+    from sympy import Expr, Symbol  # type: ignore[import-untyped]
+
+    if len(gold) != 2 or len(given) != 2 or gold[1] == given[1]:
+        return False
+    left, right = gold[0], given[0]
+    if not all(isinstance(each, Expr) and not isinstance(each, Symbol) for each in (left, right)):
+        return False
+    names = sorted({symbol.name for symbol in left.free_symbols | right.free_symbols})
+    point = {name: 0.37 + 0.61 * place for place, name in enumerate(names)}
+    values = []
+    try:
+        for each in (left, right):
+            value = each.subs({symbol: point[symbol.name] for symbol in each.free_symbols}).evalf()
+            # A Float has any exponent; a complex number has those of the hardware.
+            values.append(value if value.is_Float else complex(value))
+        return bool(abs(values[0] - values[1]) > 1e-4 * max(1, *map(abs, values)))
+    except (TypeError, ValueError, ArithmeticError, AttributeError):
+        return False
+
+
+@lru_cache(maxsize=2048)
+def _parsed(answer: str) -> list[Any]:
+    """The expression and the text that math-verify reads; the text alone where it reads no expression."""
+    from antlr4.atn.PredictionMode import PredictionMode  # type: ignore[import-untyped]
+    from math_verify import LatexExtractionConfig, parse
+
+    target = [LatexExtractionConfig(boxed_match_priority=0)]
+    found: list[Any] = []
+    # The parser's short look-ahead is several times faster, right where it succeeds, and fails on some: those are read
+    # again with the full one.
+    for _prediction[0] in (PredictionMode.SLL, PredictionMode.LL):
+        found = list(parse("\\boxed{" + answer + "}", extraction_config=target, parsing_timeout=None))
+        if len(found) > 1:
+            break
+    return found
+
+
+#: The look-ahead that parsers are made with from now on.
+_prediction: list[Any] = [None]
+
+
+def _let_prediction_be_chosen() -> None:
+    """Has the LaTeX parser take its look-ahead from `_prediction`; it has no setting for it."""
+    from latex2sympy2_extended import latex2sympy2
+
+    class Parser(latex2sympy2.PSParser):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._interp.predictionMode = _prediction[0]
+
+    latex2sympy2.PSParser = Parser
+
+
+def _private_output() -> TextIO:
+    """Standard output under another number; what libraries print goes nowhere."""
+    private = os.fdopen(os.dup(1), "w", encoding="ascii")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    return private
+
+
+def _limit_resources() -> None:
+    """No file can be written, no process started, no core dumped, no more memory taken than allowed."""
+    limits = {
+        resource.RLIMIT_AS: MEMORY_BYTES,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NPROC: 0,
+        resource.RLIMIT_CORE: 0,
+    }
+    for limit, value in limits.items():
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _say(stream: TextIO, values: dict[str, Any]) -> None:
+    stream.write(json.dumps(values) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

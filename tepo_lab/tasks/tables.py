@@ -1,0 +1,86 @@
+"""Rows of a data set: of a local file or folder, or of the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tepo_lab.errors import DataError
+from tepo_lab.schema.profile import DatasetData
+
+#: Seconds the hub has for its first answer.
+HUB_TIMEOUT = 10.0
+
+#: Row by row or column by column: how a file is read, by its ending.
+SUFFIXES = (".jsonl", ".parquet")
+
+
+def local_rows(path: str) -> list[dict[str, Any]]:
+    """Rows of a JSONL or Parquet file, or of all such files of a folder in the order of their names.
+
+    Raises `DataError` for a missing, empty or unreadable file or folder.
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise DataError(f"{place}: no such file or folder; set data.path to a .jsonl or .parquet file or a folder.")
+    files = sorted(each for each in place.iterdir() if each.suffix in SUFFIXES) if place.is_dir() else [place]
+    if not files:
+        raise DataError(f"{place}: the folder holds no .jsonl or .parquet file; set data.path to one that does.")
+    return [row for file in files for row in (_parquet_rows(file) if file.suffix == ".parquet" else json_lines(file))]
+
+
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file. Raises `DataError` naming the line that is none."""
+    rows = []
+    try:
+        with file.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise DataError(f"{file}:{number} is not a JSON object; write one object a line.")
+                rows.append(row)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{file}:{number} is not JSON ({error.msg}); write one object a line.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error}).") from None
+    return rows
+
+
+def _parquet_rows(file: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: cannot be read as Parquet ({' '.join(str(error).split())[:200]}).") from None
+    return rows
+
+
+def hub_name(data: DatasetData) -> str:
+    """A data set of the hub as messages name it."""
+    return f"data set {data.hub}" + (f"/{data.subset}" if data.subset else "") + f" [{data.split}]"
+
+
+def hub_rows(data: DatasetData) -> list[dict[str, Any]]:
+    """Rows of a data set of the hub, from its cache where that is set to be offline.
+
+    Raises `DataError` within seconds when the hub cannot be reached: its client alone would try for half a minute.
+    """
+    from datasets import load_dataset
+    from huggingface_hub import HfApi, constants
+
+    where = hub_name(data)
+    mend = "set data.path to a local copy"
+    try:
+        if not constants.HF_HUB_OFFLINE:
+            mend = f"check the name and the connection, set HF_HUB_OFFLINE=1 to use the hub's cache, or {mend}"
+            HfApi().dataset_info(str(data.hub), revision=data.revision, timeout=HUB_TIMEOUT)
+        loaded = load_dataset(data.hub, data.subset, split=data.split, revision=data.revision)
+    except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{where}: cannot be loaded ({reason}); {mend}.") from None
+    return [dict(row) for row in loaded]

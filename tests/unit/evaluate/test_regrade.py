@@ -1,0 +1,111 @@
+"""Grading again what a run has generated, and grading a file of responses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tepo_lab.errors import DataError, RecordError
+from tepo_lab.evaluate.lines import grade_lines
+from tepo_lab.evaluate.regrade import Regraded, named_folders, regrade
+from tepo_lab.schema.record import RunFolder, append_line
+from tepo_lab.tasks.grading import GRADER
+
+#: (benchmark, response, answer, the old grade)
+ROWS = [
+    ("sum3", "\\boxed{05}", "5", 0),
+    ("sum3", "\\boxed{6}", "5", 1),
+    ("sum3", "none", "5", 0),
+    ("mix4", "\\boxed{7}", "7", 1),
+]
+
+
+def generations(rows: list[tuple[str, str, str, int]]) -> pa.Table:
+    keys = ("benchmark", "response", "answer", "correct")
+    old = {"extracted": None, "how": "exact", "grader": "old", "tokens": 3, "truncated": True, "extra": "kept"}
+    return pa.Table.from_pylist([dict(zip(keys, row, strict=True)) | old for row in rows])
+
+
+@pytest.fixture
+def run(small_run) -> RunFolder:
+    _, folder = small_run("base")
+    folder.generations(0).parent.mkdir()
+    pq.write_table(generations(ROWS), folder.generations(0))
+    for event in ("started", "evaluated", "complete"):
+        append_line(folder.events_file, {"time": 1.0, "event": event, "step": 0})
+    return folder
+
+
+def test_grades_are_made_again_and_the_rest_is_kept(run: RunFolder) -> None:
+    assert regrade(run) == Regraded(run.name, generations=4, changed=2)
+    table = pq.read_table(run.generations(0))
+    assert table["correct"].to_pylist() == [1, 0, 0, 1]
+    assert table["extracted"].to_pylist() == ["05", "6", None, "7"]
+    assert table["how"].to_pylist() == ["exact", "exact", "none", "exact"]
+    assert set(table["grader"].to_pylist()) == {GRADER}
+    before = generations(ROWS)
+    assert table.schema.names == before.schema.names
+    for column in ("benchmark", "response", "answer", "tokens", "truncated", "extra"):
+        assert table[column].equals(before[column])
+
+
+def test_the_new_counts_are_recorded_and_the_run_stays_over(run: RunFolder) -> None:
+    regrade(run)
+    *before, recorded, last = run.events()
+    assert [event["event"] for event in before] == ["started", "evaluated", "complete"]
+    assert recorded["event"] == "evaluated"
+    assert recorded["grades_changed"] == 2
+    assert recorded["grader"] == GRADER
+    assert recorded["benchmarks"] == {"sum3": {"correct": 1, "graded": 3}, "mix4": {"correct": 1, "graded": 1}}
+    assert last == before[-1]
+
+
+def test_grading_twice_changes_nothing_more(run: RunFolder) -> None:
+    regrade(run)
+    content = run.generations(0).read_bytes()
+    assert regrade(run).changed == 0
+    assert run.generations(0).read_bytes() == content
+
+
+def test_a_benchmark_that_the_run_does_not_have_is_refused(run: RunFolder) -> None:
+    pq.write_table(generations([("aime24", "x", "5", 0)]), run.generations(0))
+    with pytest.raises(RecordError, match="'aime24', which the run's suite does not have"):
+        regrade(run)
+
+
+def test_runs_are_named_by_the_start_of_their_folder(run: RunFolder, tmp_path: Path) -> None:
+    assert [each.name for each in named_folders(tmp_path, [])] == [run.name]
+    assert [each.name for each in named_folders(tmp_path, ["base-nano"])] == [run.name]
+    with pytest.raises(RecordError, match="has no run 'tepo'"):
+        named_folders(tmp_path, ["tepo"])
+
+
+def test_lines_are_graded_in_order(tmp_path: Path) -> None:
+    rows = [
+        {"text": "\\boxed{5}", "answer": "5"},
+        {"text": "Answer: 0.5", "answer": "\\frac{1}{2}"},
+        {"text": "nothing", "answer": "5"},
+        {"text": "\\boxed{6}", "answer": 5},
+    ]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [json.loads(line) for line in grade_lines(file, "either")] == [
+        {"correct": 1, "extracted": "5", "how": "exact"},
+        {"correct": 1, "extracted": "0.5", "how": "symbolic"},
+        {"correct": 0, "extracted": None, "how": "none"},
+        {"correct": 0, "extracted": "6", "how": "exact"},
+    ]
+    assert [json.loads(line)["how"] for line in grade_lines(file, "boxed")] == ["exact", "none", "none", "exact"]
+
+
+def test_a_line_without_an_answer_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"text": "x", "answer": "5"}\n{"text": "x"}\n')
+    with pytest.raises(DataError, match="line 2 has no 'answer'"):
+        list(grade_lines(file, "boxed"))
+    with pytest.raises(DataError, match="no such file"):
+        list(grade_lines(tmp_path / "none.jsonl", "boxed"))

@@ -1,0 +1,118 @@
+"""A table's archive: the table that is rendered from it elsewhere is the table it was packed from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tepo_lab.cli import main
+from tepo_lab.errors import ConfigError, RecordError
+from tepo_lab.execute.bundle import write_bundle
+from tepo_lab.execute.executor import prepare_folder
+from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.provenance import patch_file
+from tepo_lab.registry.compose import clear_caches
+from tepo_lab.registry.expand import expand, load_sweep
+from tepo_lab.schema.record import append_line, write_json
+from tests.conftest import SMALL
+
+ASKED = (*SMALL, "trainer.steps=4", "seeds=[1,2]")
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home in which every run of a small panel E but one was evaluated, one of them with a changed tree."""
+    home = tmp_path / "home"
+    random = np.random.default_rng(0)
+    *runs, last = expand(*load_sweep("panel-e", ASKED)).runs
+    for run in runs:
+        folder = entry(home, run).folder
+        prepare_folder(entry(home, run))
+        rows = [
+            {"benchmark": name, "problem": f"{problem:03}", "sample": sample, "correct": int(random.random() < 0.4)}
+            for name, each in run.spec.suite.benchmarks.items()
+            for problem in range(each.problems)
+            for sample in range(each.samples)
+        ]
+        frame = pd.DataFrame(rows).assign(truncated=False, extracted="1", tokens=3, response="1", how="exact")
+        folder.generations(run.spec.steps).parent.mkdir()
+        frame.to_parquet(folder.generations(run.spec.steps))
+        append_line(folder.events_file, {"time": 1.0, "event": "started", "step": 0})
+        append_line(folder.events_file, {"time": 2.0, "event": "complete", "step": run.spec.steps})
+    found = folder.run()
+    found["provenance"] |= {"commit": "abc", "dirty": True, "diff": hashlib.sha256(b"patch").hexdigest()}
+    write_json(folder.run_file, found)
+    patch_file(home, found["provenance"]["diff"]).parent.mkdir(exist_ok=True)
+    patch_file(home, found["provenance"]["diff"]).write_bytes(b"patch")
+    prepare_folder(entry(home, last))
+    append_line(entry(home, last).folder.events_file, {"time": 1.0, "event": "started", "step": 0})
+    return home
+
+
+def tepo_lab(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["tepo-lab", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def unpack(archive, place):
+    with tarfile.open(archive) as opened:
+        opened.extractall(place, filter="data")
+    (folder,) = place.iterdir()
+    return folder
+
+
+def test_the_same_table_is_rendered_from_the_archive_elsewhere(home, tmp_path, capsys, monkeypatch):
+    asked = ("table3", *ASKED, "--panel", "e")
+    table = json.loads(tepo_lab(capsys, monkeypatch, "report", *asked, "--home", str(home), "--format", "json"))
+    assert len([row for row in table["rows"] if row["average"]["macro"] is not None]) == 4
+    archive = tmp_path / "table3.tar.gz"
+    said = tepo_lab(capsys, monkeypatch, "bundle", *asked, "--home", str(home), "--out", str(archive))
+    assert said.strip() == f"Bundle: {archive} (9 runs)"
+    elsewhere = unpack(archive, tmp_path / "elsewhere")
+    home.rename(tmp_path / "gone")
+    assert json.loads((elsewhere / "table.json").read_text()) == table
+    monkeypatch.setenv("TEPO_LAB_REGISTRY", str(elsewhere / "registry"))
+    clear_caches()
+    monkeypatch.chdir(elsewhere)
+    again = tepo_lab(capsys, monkeypatch, "report", *asked, "--home", ".", "--format", "json")
+    clear_caches()
+    assert json.loads(again) == table
+    readme = (elsewhere / "README.md").read_text()
+    assert "TEPO_LAB_REGISTRY=$PWD/registry tepo-lab report table3 " in readme
+    hashes = json.loads((elsewhere / "sha256.json").read_text())
+    files = {str(path.relative_to(elsewhere)) for path in elsewhere.rglob("*") if path.is_file()}
+    assert set(hashes) == files - {"sha256.json"}
+    assert all(hashlib.sha256((elsewhere / name).read_bytes()).hexdigest() == sha for name, sha in hashes.items())
+    assert [path.read_text() for path in elsewhere.glob("provenance/*.patch") if path.read_text() == "patch"]
+    assert not list(elsewhere.rglob("checkpoints"))
+
+
+def test_the_same_records_give_the_same_bytes(home, tmp_path):
+    families = {json.loads(path.read_text())["family"] for path in home.glob("runs/*/run.json")}
+    archives = [tmp_path / "one.tar.gz", tmp_path / "two" / "one.tar.gz"]
+    archives[1].parent.mkdir()
+    for archive in archives:
+        write_bundle(archive, home, families=families, tables={}, report="table3", arguments=())
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    with tarfile.open(archives[0]) as opened:
+        members = opened.getmembers()
+    assert {(member.uid, member.uname, member.mtime) for member in members} == {(0, "", 0)}
+    assert all(member.isfile() and member.name.startswith("one/") for member in members)
+
+
+def test_a_home_without_the_tables_runs_and_an_unusable_place_are_refused(home, tmp_path):
+    with pytest.raises(RecordError, match="has no run of table3: run it first"):
+        write_bundle(Path("x.tar.gz"), home, families=["other"], tables={}, report="table3", arguments=())
+    for place, said in (("x.zip", r"name a \.tar\.gz file"), ("nowhere/x.tar.gz", "its folder must exist")):
+        with pytest.raises(ConfigError, match=said):
+            write_bundle(tmp_path / place, home, families=["x"], tables={}, report="table3", arguments=())

@@ -1,0 +1,130 @@
+"""What `tepo-lab clean` finds, and that it touches no record and no run that is going on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tepo_lab.execute.clean import known_runs, leftovers, leftovers_text, remove, size_text
+from tepo_lab.execute.executor import prepare_folder, write_sweep
+from tepo_lab.execute.lease import Lease
+from tepo_lab.execute.ledger import entry
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.expand import expand, load_sweep, planned
+from tepo_lab.schema.record import append_line
+
+
+@pytest.fixture(scope="module")
+def dead_pid():
+    """The number of a process that has ended."""
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A complete run with its records and four checkpoints, two more than its policy keeps."""
+    found = entry(tmp_path, planned(compose_run("tepo", "nano", ("trainer.steps=20",), seed=977)))
+    prepare_folder(found)
+    folder = found.folder
+    append_line(folder.metrics_file, {"step": 1})
+    append_line(folder.events_file, {"time": 1.0, "event": "complete", "step": 20})
+    for path in (folder.generations(20), folder.tokens(20), folder.log_file):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"PAR1PAR1")
+    for step in (5, 10, 15, 20):
+        (folder.checkpoint(step) / "model").mkdir(parents=True)
+        (folder.checkpoint(step) / "model" / "weights").write_bytes(b"x" * 1000)
+    return folder
+
+
+def records(folder):
+    kept = (folder.path.rglob("*.json*"), folder.path.rglob("*.parquet"), folder.path.rglob("*.log"))
+    found = [path for paths in kept for path in paths if not path.name.endswith(".partial")]
+    return {path: path.read_bytes() for path in found if path != folder.lease_file}
+
+
+def names(found, home):
+    return sorted(str(each.path.relative_to(home)) for each in found)
+
+
+def test_checkpoints_beyond_policy_and_leftovers_of_the_dead_are_found_and_freed(tmp_path, folder, dead_pid):
+    partial = folder.checkpoints / f".step-000025.{dead_pid}.partial"
+    partial.mkdir()
+    (partial / "weights").write_bytes(b"x" * 500)
+    (folder.path / f".run.json.{dead_pid}.partial").write_bytes(b"x" * 10)
+    (folder.path / f".metrics.jsonl.{os.getpid()}.partial").write_bytes(b"being written")
+    (tmp_path / "ray" / f"panel-e-{dead_pid}").mkdir(parents=True)
+    (tmp_path / "ray" / f"panel-e-{os.getpid()}").mkdir()
+    before = records(folder)
+    found = leftovers(tmp_path, [folder])
+    inside = f"runs/{folder.name}"
+    assert names(found, tmp_path) == [
+        f"ray/panel-e-{dead_pid}",
+        f"{inside}/.run.json.{dead_pid}.partial",
+        f"{inside}/checkpoints/.step-000025.{dead_pid}.partial",
+        f"{inside}/checkpoints/step-000005",
+        f"{inside}/checkpoints/step-000010",
+    ]
+    assert all(each.path.exists() for each in found)
+    assert remove(found) == 2 * 1000 + 500 + 10
+    assert not any(each.path.exists() for each in found)
+    assert leftovers(tmp_path, [folder]) == []
+    assert records(folder) == before
+    assert (folder.path / f".metrics.jsonl.{os.getpid()}.partial").exists()
+
+
+def test_fewer_checkpoints_may_be_kept_of_runs_that_are_over(tmp_path, folder):
+    kept = {keep: 4 - len(leftovers(tmp_path, [folder], keep=keep)) for keep in (0, 1, 3, 9)}
+    assert kept == {0: 0, 1: 1, 3: 3, 9: 4}
+    append_line(folder.events_file, {"time": 2.0, "event": "resumed", "step": 20})
+    assert len(leftovers(tmp_path, [folder], keep=0)) == 2
+
+
+def test_a_run_that_is_going_on_is_left_alone_even_when_it_begins_after_the_look(tmp_path, folder):
+    found = leftovers(tmp_path, [folder])
+    with Lease(folder):
+        assert leftovers(tmp_path, [folder]) == []
+        assert remove(found) == 0
+    assert folder.checkpoint(5).exists()
+
+
+def test_a_dead_lease_is_a_leftover(tmp_path, folder, dead_pid):
+    folder.lease_file.write_text(json.dumps({"host": "elsewhere", "pid": dead_pid, "time": 0}))
+    assert f"runs/{folder.name}/lease.json" in names(leftovers(tmp_path, [folder]), tmp_path)
+
+
+def test_runs_that_no_sweep_has_lose_their_checkpoints_only_when_asked(tmp_path, folder):
+    assert folder.name not in known_runs(tmp_path)
+    assert len(leftovers(tmp_path, [folder])) == 2
+    before = records(folder)
+    found = leftovers(tmp_path, [folder], unknown=True)
+    assert len(found) == 4
+    expansion = expand(*load_sweep("panel-e", ["seeds=[1]"]))
+    write_sweep(tmp_path, expansion, [folder])
+    assert len(leftovers(tmp_path, [folder], unknown=True)) == 2
+    remove(found)
+    assert records(folder) == before
+
+
+def test_sizes_and_totals_are_said_for_people(tmp_path, folder):
+    from io import StringIO
+
+    from rich.console import Console
+
+    assert [size_text(each) for each in (0, 999, 1500, 2.5e9, 3e15)] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "2.5 GB",
+        "3000.0 TB",
+    ]
+    found = leftovers(tmp_path, [folder])
+    for removed, said in ((False, "2.0 kB would be freed; nothing was removed. Add --yes"), (True, "Freed 2.0 kB.")):
+        stream = StringIO()
+        Console(file=stream, width=160).print(leftovers_text(tmp_path, found, removed=removed))
+        assert said in stream.getvalue()

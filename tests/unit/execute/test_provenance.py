@@ -1,0 +1,138 @@
+"""What is recorded of how a run was made."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tepo_lab.execute import provenance as module
+from tepo_lab.execute.executor import prepare_folder
+from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.provenance import command, data_identity, model_identity, patch_file, provenance
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.expand import planned
+from tepo_lab.schema.profile import DatasetData, ModelSpec
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of its own that provenance takes for the package's."""
+    root = tmp_path / "checkout"
+    (root / "package" / "execute").mkdir(parents=True)
+    (root / "tracked.txt").write_text("one\n")
+    git(root, "init", "--quiet")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "first")
+    monkeypatch.setattr(module, "__file__", str(root / "package" / "execute" / "provenance.py"))
+    module._source_of.cache_clear()
+    yield root
+    module._source_of.cache_clear()
+
+
+@pytest.fixture
+def spec():
+    return compose_run("tepo", "nano", ("trainer.steps=4",), seed=3)
+
+
+def test_a_clean_tree_is_its_commit(checkout, tmp_path, spec):
+    found = provenance(tmp_path / "home", spec)
+    head = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert (found["commit"], found["dirty"]) == (head.stdout.strip(), False)
+    assert not {"diff", "untracked"} & set(found)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_changed_tree_keeps_its_patch_once_and_the_hashes_of_new_files(checkout, tmp_path, spec, monkeypatch):
+    (checkout / "tracked.txt").write_text("two\n")
+    (checkout / "new.txt").write_text("new\n")
+    (checkout / "large.bin").write_bytes(b"x" * 5000)
+    monkeypatch.setattr(module, "MAX_UNTRACKED_BYTES", 1000)
+    home = tmp_path / "home"
+    found = provenance(home, spec)
+    assert found["dirty"] is True
+    assert found["untracked"] == {
+        "count": 2,
+        "files": {"large.bin": None, "new.txt": hashlib.sha256(b"new\n").hexdigest()},
+    }
+    patch = patch_file(home, found["diff"])
+    assert hashlib.sha256(patch.read_bytes()).hexdigest() == found["diff"]
+    assert "-one\n+two\n" in patch.read_text()
+    stamp = patch.stat().st_mtime_ns
+    provenance(home, spec)
+    assert (patch.stat().st_mtime_ns, len(list(patch.parent.iterdir()))) == (stamp, 1)
+
+
+def test_the_patch_applied_to_the_commit_gives_the_tree_back(checkout, tmp_path, spec):
+    (checkout / "tracked.txt").write_text("two\n")
+    found = provenance(tmp_path / "home", spec)
+    git(checkout, "checkout", "--quiet", "--", ".")
+    git(checkout, "apply", str(patch_file(tmp_path / "home", found["diff"])))
+    assert (checkout / "tracked.txt").read_text() == "two\n"
+
+
+def test_outside_a_checkout_the_commit_is_unknown(tmp_path, monkeypatch, spec):
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "package" / "execute" / "provenance.py"))
+    module._source_of.cache_clear()
+    found = provenance(tmp_path, spec)
+    module._source_of.cache_clear()
+    assert (found["commit"], found["dirty"]) == (None, None)
+    assert found["seeds"] == {"run": 3, "suite": spec.suite.seed}
+    assert found["versions"]["python"] == ".".join(str(each) for each in sys.version_info[:3])
+    assert found["hardware"]["cpus"] >= 1
+    assert found["hardware"]["memory_gb"] > 0
+
+
+def test_the_command_is_kept_without_passwords(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/bin/tepo-lab", "run", "--mlflow", "postgresql://me:secret@host:5432/db"])
+    assert command() == ["tepo-lab", "run", "--mlflow", "postgresql://me:***@host:5432/db"]
+
+
+def test_weights_and_data_are_known_by_their_hashes(tmp_path, spec):
+    weights = Path(module.__file__).parents[1] / "assets" / "nano" / "model.safetensors"
+    packaged = model_identity(ModelSpec(name="nano", path="package:nano"))
+    assert packaged["sha256"] == {"model.safetensors": hashlib.sha256(weights.read_bytes()).hexdigest()}
+    hub = model_identity(ModelSpec(name="x", path="someone/model", revision="abc"))
+    assert hub == {"path": "someone/model", "revision": "abc"}
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text('{"problem": "1", "answer": "1"}\n')
+    data = DatasetData(kind="dataset", path=str(problems))
+    own = spec.model_copy(update={"data": data})
+    digest = hashlib.sha256(problems.read_bytes()).hexdigest()
+    assert data_identity(own)["training"]["sha256"] == {"problems.jsonl": digest}
+    assert data_identity(spec)["training"]["generator"] == "chain"
+    assert set(data_identity(spec)["benchmarks"]) == set(spec.suite.benchmarks)
+    assert data_identity(compose_run("base", "nano"))["training"] is None
+
+
+def test_a_run_that_goes_on_with_other_code_keeps_what_it_was_made_with(checkout, tmp_path):
+    found = entry(tmp_path / "home", planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=3)))
+    prepare_folder(found)
+    first = found.folder.run()["provenance"]
+    prepare_folder(found)
+    assert "earlier_provenance" not in found.folder.run()
+    (checkout / "tracked.txt").write_text("two\n")
+    module._source_of.cache_clear()
+    prepare_folder(found)
+    run = found.folder.run()
+    assert (run["earlier_provenance"], run["provenance"]["dirty"]) == ([first], True)
+
+
+def test_a_damaged_run_file_is_written_anew_and_says_so(tmp_path):
+    found = entry(tmp_path, planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=3)))
+    prepare_folder(found)
+    found.folder.run_file.write_text('{"id": ')
+    damaged = entry(tmp_path, found.planned)
+    assert (damaged.action, damaged.reason) == ("resume", "its run.json is damaged and will be written anew")
+    prepare_folder(damaged)
+    run = found.folder.run()
+    assert run["id"] == found.planned.run_id
+    assert run["earlier_provenance"] == [{"commit": None, "lost": "run.json was damaged and written anew"}]

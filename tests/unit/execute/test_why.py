@@ -1,0 +1,135 @@
+"""Failures of the two kinds: how they are told apart, recorded, grouped and explained."""
+
+from __future__ import annotations
+
+import errno
+import io
+
+import pytest
+from rich.console import Console
+
+from tepo_lab.errors import ModelError
+from tepo_lab.execute.failures import (
+    begin_attempt,
+    end_attempt,
+    fingerprint,
+    is_machine_failure,
+    log_error,
+    record_machine_failure,
+    record_user_failure,
+    retry_seconds,
+    text_fingerprint,
+)
+from tepo_lab.execute.lease import Lease
+from tepo_lab.execute.why import causes, causes_text, log_tail
+from tepo_lab.schema.record import RunFolder, append_line
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Run folders that have begun."""
+
+    def begun(name):
+        folder = RunFolder(tmp_path / "runs" / name)
+        folder.path.mkdir(parents=True)
+        append_line(folder.events_file, {"time": 1.0, "event": "started", "step": 0})
+        return folder
+
+    return begun
+
+
+def raised(error):
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names it."""
+
+
+def test_the_machines_failures_are_told_from_the_users():
+    for number in (errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EDQUOT, errno.EMFILE):
+        assert is_machine_failure(OSError(number, "said by the system"))
+    assert is_machine_failure(MemoryError())
+    assert is_machine_failure(OutOfMemoryError("CUDA out of memory"))
+    for error in (OSError(errno.ENOENT, "no such file"), ModelError("no model"), ValueError("nan"), KeyError("x")):
+        assert not is_machine_failure(error)
+
+
+def test_waits_grow_and_end_at_a_limit():
+    assert [retry_seconds(failures) for failures in range(6)] == [0, 2, 8, 32, 120, 120]
+
+
+def test_attempts_are_counted_within_a_session_until_one_ends_by_itself(make):
+    folder = make("one")
+    assert [begin_attempt(folder, "session") for _ in range(3)] == [0, 1, 2]
+    assert begin_attempt(folder, "another") == 0
+    end_attempt(folder)
+    assert begin_attempt(folder, "another") == 0
+    folder.attempt_file.write_text("cut o")
+    assert begin_attempt(folder, "another") == 0
+
+
+def test_fingerprints_are_of_the_cause_not_of_its_numbers():
+    assert fingerprint(raised(ValueError("a"))) == fingerprint(raised(ValueError("b")))
+    assert fingerprint(raised(ValueError("a"))) != fingerprint(raised(KeyError("a")))
+    died = "The actor died: pid 123, address 0x7f3a, node 9d597de5"
+    assert text_fingerprint(died) == text_fingerprint("The actor died: pid 9, address 0xff, node 0123abcd")
+    assert text_fingerprint(died) != text_fingerprint("No space left")
+
+
+def test_runs_that_failed_alike_are_one_cause_with_its_mend(make):
+    runs = [make(name) for name in ("one", "two", "three", "four", "five")]
+    for folder in runs[:2]:
+        error = raised(ModelError("model.path=x: cannot be loaded (no such folder)."))
+        log_error(folder, error)
+        record_user_failure(folder, error)
+    record_user_failure(runs[2], raised(ZeroDivisionError("division by zero")))
+    record_machine_failure(runs[3], raised(OSError(errno.ENOSPC, "No space left on device")))
+    found = causes(runs)
+    assert [(each.kind, each.runs) for each in found] == [
+        ("user", ["one", "two"]),
+        ("user", ["three"]),
+        ("machine", ["four"]),
+        ("stopped", ["five"]),
+    ]
+    assert found[0].error == "model.path=x: cannot be loaded (no such folder)."
+    assert found[0].mend.startswith("as the error says")
+    assert found[0].log[-1] == "tepo_lab.errors.ModelError: model.path=x: cannot be loaded (no such folder)."
+    assert str(runs[2].log_file) in found[1].mend
+    assert "tepo-lab clean" in found[2].mend
+    assert "goes on" in found[3].mend
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(causes_text(found))
+    for said in ("2 runs, user [", "runs: one, two", "mend: free space", "trial.log of two, its end:"):
+        assert said in stream.getvalue()
+
+
+def test_runs_that_go_on_or_are_done_have_no_cause(make):
+    done, going = make("done"), make("going")
+    append_line(done.events_file, {"time": 2.0, "event": "failed", "step": 0, "kind": "machine", "error": "x"})
+    append_line(done.events_file, {"time": 3.0, "event": "complete", "step": 4})
+    with Lease(going):
+        assert causes([done, going]) == []
+    assert [each.kind for each in causes([done, going])] == ["stopped"]
+    stream = io.StringIO()
+    Console(file=stream).print(causes_text([]))
+    assert stream.getvalue().strip() == "No run has failed."
+
+
+def test_a_log_cannot_steer_the_terminal(make):
+    folder = make("one")
+    folder.log_file.write_bytes(b"first\n\x1b[31mred\x1b[0m \x1b]0;title\x07bell\xff\n")
+    assert log_tail(folder) == ["first", "red ]0;titlebell\ufffd"]
+    folder.log_file.write_text("".join(f"line {number}\n" for number in range(100)))
+    assert log_tail(folder, 2) == ["line 98", "line 99"]
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_the_error(make):
+    folder = make("one")
+    folder.log_file.mkdir()
+    error = raised(OSError(errno.ENOSPC, "No space left on device"))
+    log_error(folder, error)
+    assert "could not be written" in error.__notes__[0]

@@ -1,0 +1,79 @@
+"""Prompts: what each template says, and what a profile may say otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tepo_lab.errors import ConfigError, DataError
+from tepo_lab.schema.base import validate
+from tepo_lab.schema.problem import Problem
+from tepo_lab.schema.profile import PromptSpec
+from tepo_lab.tasks.prompts import BOXED_SYSTEM, answer_form, encode_prompts, prompt_text
+
+PROBLEM = Problem("p", "What is {1}+1?", "2")
+
+
+class ChatTokenizer:
+    """Shows messages as role:content lines; a token a character."""
+
+    chat_template: str | None = "yes"
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
+        assert options == {"tokenize": False, "add_generation_prompt": True}
+        return "\n".join(f"{each['role']}:{each['content']}" for each in messages)
+
+    def __call__(self, texts: list[str], *, add_special_tokens: bool) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[0] * add_special_tokens + list(text.encode()) for text in texts]}
+
+
+def text(**spec: Any) -> str:
+    return prompt_text(PROBLEM, PromptSpec(**spec), ChatTokenizer())
+
+
+def test_templates_say_what_they_say() -> None:
+    assert text(template="plain") == "What is {1}+1?"
+    assert text(template="boxed_chat") == f"system:{BOXED_SYSTEM}\nuser:What is {{1}}+1?"
+    dapo = text(template="dapo_answer")
+    assert dapo.startswith("user:Solve the following math problem step by step. The last line")
+    assert dapo.endswith('\n\nWhat is {1}+1?\n\nRemember to put your answer on its own line after "Answer:".')
+
+
+def test_a_profile_can_say_it_otherwise() -> None:
+    assert text(template="boxed_chat", system="", user="Solve: {problem}") == "user:Solve: What is {1}+1?"
+    assert text(template="plain", user="Q: {problem} A:") == "Q: What is {1}+1? A:"
+
+
+@pytest.mark.parametrize(
+    ("spec", "form"),
+    [
+        ({"template": "plain"}, "boxed"),
+        ({"template": "boxed_chat"}, "boxed"),
+        ({"template": "dapo_answer"}, "answer_line"),
+        ({"template": "boxed_chat", "answer": "answer_line"}, "answer_line"),
+    ],
+)
+def test_the_answer_is_looked_for_as_it_was_asked_for(spec: dict, form: str) -> None:
+    assert answer_form(PromptSpec(**spec)) == form
+
+
+def test_a_prompt_without_the_problem_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"must hold \{problem\}"):
+        validate(PromptSpec, {"user": "Solve this."}, where="test")
+
+
+def test_a_chat_prompt_for_a_base_model_is_refused() -> None:
+    tokenizer = ChatTokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(DataError, match="this model's tokenizer has none"):
+        prompt_text(PROBLEM, PromptSpec(template="boxed_chat"), tokenizer)
+
+
+def test_only_plain_prompts_get_special_tokens_and_long_ones_are_refused() -> None:
+    plain = encode_prompts([PROBLEM], PromptSpec(), ChatTokenizer(), max_tokens=15)
+    chat = encode_prompts([PROBLEM], PromptSpec(template="boxed_chat"), ChatTokenizer(), max_tokens=500)
+    assert plain == [[0, *b"What is {1}+1?"]]
+    assert chat[0][0] == ord("s")
+    with pytest.raises(DataError, match="problem p: its prompt has 15 tokens"):
+        encode_prompts([PROBLEM], PromptSpec(), ChatTokenizer(), max_tokens=14)
