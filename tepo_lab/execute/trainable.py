@@ -32,37 +32,23 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
     """
 
     def setup(self, config: dict[str, Any]) -> None:
-        # Imported in the worker: the driver schedules without loading torch.
-        from tepo_lab.train.trial import Trial
+        """Take note of the run; it is opened at the first `step`.
 
+        Tune starts a process for a run and, when another process is free sooner, gives the run to that one. Until
+        then the slower process must not have touched it.
+        """
+        # Imported in the worker: the driver schedules without loading torch.
+        import tepo_lab.train.trial  # noqa: F401
+
+        self.config_of_run = config
         self.folder = RunFolder(Path(config["folder"]))
         self.lease: Lease | None = None
         self.trial: Any = None
         self.ended = False
-        try:
-            self.lease = Lease(self.folder).__enter__()
-        except LeaseHeldError:
-            # Another process runs it; the session waits for that.
-            self.ended = True
-            return
-        try:
-            # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
-            time.sleep(retry_seconds(begin_attempt(self.folder, config["session"])))
-            spec = validate(RunSpec, self.folder.run()["spec"], where=str(self.folder.run_file))
-            if is_over(self.folder, spec):
-                # Another process finished it since it was planned.
-                self.ended = True
-                end_attempt(self.folder)
-                return
-            if spec.arm.trained:
-                go_back_to_records(self.folder, spec.trainer.checkpoint_every)
-            stop = [validate(StopRule, rule, where="stop") for rule in config["stop"]]
-            search = validate(Search, config["search"], where="search") if config["search"] else None
-            self.trial = Trial(spec, self.folder, stop=stop, search=search)
-        except Exception as error:  # noqa: BLE001 - told apart below, and raised again when not the user's
-            self._fail(error)
 
     def step(self) -> dict[str, Any]:
+        if self.trial is None and not self.ended:
+            self._open(self.config_of_run)
         if self.ended:
             return {"done": True}
         try:
@@ -75,8 +61,37 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
             end_attempt(self.folder)
             # Not left to Tune, which keeps the process for the next run and calls it much later.
             self.cleanup()
+            self.ended = True
         scores = progress.metrics if progress.phase == "validated" else {}
         return {"done": done, "step": progress.step, **scores}
+
+    def _open(self, config: dict[str, Any]) -> None:
+        """Take the run's lease and open it, or note why there is nothing to do."""
+        from tepo_lab.train.trial import Trial
+
+        try:
+            self.lease = Lease(self.folder).__enter__()
+        except LeaseHeldError:
+            # Another process runs it; the session waits for that.
+            self.ended = True
+            return
+        try:
+            # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
+            time.sleep(retry_seconds(begin_attempt(self.folder, config["session"])))
+            spec = validate(RunSpec, self.folder.run()["spec"], where=str(self.folder.run_file))
+            if is_over(self.folder, spec):
+                # Another process finished it since it was planned.
+                end_attempt(self.folder)
+                self.cleanup()
+                self.ended = True
+                return
+            if spec.arm.trained:
+                go_back_to_records(self.folder, spec.trainer.checkpoint_every)
+            stop = [validate(StopRule, rule, where="stop") for rule in config["stop"]]
+            search = validate(Search, config["search"], where="search") if config["search"] else None
+            self.trial = Trial(spec, self.folder, stop=stop, search=search)
+        except Exception as error:  # noqa: BLE001 - told apart below, and raised again when not the user's
+            self._fail(error)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Serve another run in this process, with everything already imported."""

@@ -12,8 +12,8 @@ from tepo_lab.registry.identity import IDENTITY_VERSION, family, run_id
 FROZEN = {
     ("base", "nano", 0): "8450953b9d9d",
     ("tepo", "nano", 1): "44935644fcec",
-    ("tepo", "qwen2.5-7b", 2): "a1bdc024d0d4",
-    ("grpo_dapo", "qwen3-14b", 2): "272bdb8bd329",
+    ("tepo", "qwen2.5-7b", 2): "b08d1df8adcd",
+    ("grpo_dapo", "qwen3-14b", 2): "ec382e43ac7c",
     ("tepo_kl_0.1_k1", "smollm2-135m", 3): "ad913b77fdbf",
 }
 
