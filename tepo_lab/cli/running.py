@@ -165,13 +165,13 @@ def ui(
     from tepo_lab.track.ui import serve
 
     check_home(home)
-    typer.echo("Starting MLflow (about 20 seconds) ...", err=True)
     serve(
         home,
         lambda address: typer.echo(f"MLflow: {address}  (Ctrl-C ends it)"),
         port=port,
         host=host,
         tracking_uri=mlflow,
+        on_start=lambda: typer.echo("Starting MLflow (about 20 seconds) ...", err=True),
     )
 
 

@@ -74,6 +74,8 @@ def load_sweep(name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, tuple[s
     rest = []
     for text in overrides:
         key, value = check_override(text)
+        if key == "seed":
+            raise ConfigError(f"{text!r}: a sweep names its seeds as a list; write seeds=[{value}].")
         if key in SWEEP_KEYS:
             values = _with_own(values, key, _read(text, value))
         else:

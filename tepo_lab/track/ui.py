@@ -34,12 +34,13 @@ def serve(
     port: int = 0,
     host: str = "127.0.0.1",
     tracking_uri: str | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve the home's mirror until interrupted (Ctrl-C, SIGTERM or SIGHUP).
 
     Args: `on_ready` is given the address of the newest sweep's runs once it answers; `port` 0 takes a free one;
-    `tracking_uri` as for `tracking_address`. When that is a running server's address there is nothing to serve:
-    `on_ready` is given it.
+    `tracking_uri` as for `tracking_address`; `on_start` is called before the wait for the server. When the URI is a
+    running server's address there is nothing to serve: `on_ready` is given it.
     Raises `RecordError` when there is no database yet, `ResourceError` when the port is taken or the server dies.
     """
     uri = tracking_address(home, tracking_uri)
@@ -49,7 +50,10 @@ def serve(
     endings = (signal.SIGTERM, signal.SIGHUP)
     before = {each: signal.signal(each, _interrupt) for each in endings}
     try:
-        with running_server(home, port=port, host=host, tracking_uri=tracking_uri) as (address, server):
+        with running_server(home, port=port, host=host, tracking_uri=tracking_uri, on_start=on_start) as (
+            address,
+            server,
+        ):
             on_ready(f"{address}/{_first_page(address)}")
             if server.wait():
                 raise ResourceError(f"The MLflow server at {address} ended by itself (exit code {server.returncode}).")
@@ -62,16 +66,23 @@ def serve(
 
 @contextmanager
 def running_server(
-    home: Path, *, port: int = 0, host: str = "127.0.0.1", tracking_uri: str | None = None
+    home: Path,
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    tracking_uri: str | None = None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An MLflow server over the home's mirror as a child process: its address and process, once it answers.
 
-    It runs in a process group of its own, which is ended on the way out. Raises as `serve` does.
+    It runs in a process group of its own, which is ended on the way out. `on_start` is called before the wait, when
+    nothing is known to be in the way. Raises as `serve` does.
     """
     uri = tracking_address(home, tracking_uri)
     if uri == own_address(home) and not database_file(home).exists():
         raise RecordError(f"There is no MLflow database in {home} yet: run something first: tepo-lab run panel-e")
     port = _usable_port(host, port)
+    on_start()
     artifacts = str(artifact_folder(home))
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host]
     command += ["--port", str(port), "--workers", "1", "--default-artifact-root", artifacts]

@@ -1,0 +1,59 @@
+"""A run's process as Tune uses it, without Ray's processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.trainable import TrialTrainable
+
+
+@pytest.fixture
+def config(small_run):
+    _, folder = small_run("tepo", "trainer.steps=2")
+    return {"folder": str(folder.path), "stop": [], "search": None, "session": "one"}, folder
+
+
+def test_a_process_that_only_started_has_not_touched_its_run(config):
+    values, folder = config
+    trainable = TrialTrainable(values)
+    assert not is_held(folder)
+    assert folder.events() == []
+    trainable.stop()
+
+
+def test_a_run_given_to_another_process_before_its_first_step_is_run_by_that_one(config):
+    values, folder = config
+    slow, quick = TrialTrainable(values), TrialTrainable(values)
+    while not quick.train()["done"]:
+        assert is_held(folder)
+    assert not is_held(folder)
+    assert slow.train()["done"]
+    assert [event["event"] for event in folder.events()] == ["started", "checkpoint", "evaluated", "complete"]
+    for each in (slow, quick):
+        each.stop()
+
+
+def test_one_process_serves_one_run_after_another(config, small_run):
+    values, first = config
+    _, second = small_run("gspo", "trainer.steps=1")
+    trainable = TrialTrainable(values)
+    while not trainable.train()["done"]:
+        pass
+    assert trainable.reset_config(values | {"folder": str(second.path)})
+    while not trainable.train()["done"]:
+        pass
+    assert [folder.events()[-1]["event"] for folder in (first, second)] == ["complete", "complete"]
+    trainable.stop()
+
+
+def test_a_failure_of_the_users_making_ends_the_run_and_says_why(small_run):
+    _, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
+    trainable = TrialTrainable({"folder": str(folder.path), "stop": [], "search": None, "session": "one"})
+    assert trainable.train()["done"]
+    last = folder.events()[-1]
+    assert (last["event"], last["kind"]) == ("failed", "user")
+    assert "model.path=nowhere: cannot be loaded" in last["error"]
+    assert "Traceback" in folder.log_file.read_text()
+    assert not is_held(folder)
+    trainable.stop()
