@@ -21,9 +21,13 @@ def policy_loss(objective: str | Mapping[str, Any], *, profile: str = "qwen2.5-7
         out.loss.backward()
     """
     from tepo_lab import objectives
+    from tepo_lab.errors import ObjectiveError
 
     if isinstance(objective, str):
         from tepo_lab.registry.compose import compose_run
 
-        objective = compose_run(objective, profile).objective.model_dump()
+        spec = compose_run(objective, profile)
+        if not spec.arm.trained:
+            raise ObjectiveError(f"policy_loss: arm {objective!r} is the untrained model and has no objective.")
+        objective = spec.objective.model_dump()
     return objectives.policy_loss(objective, **inputs)

@@ -89,6 +89,8 @@ def table_of(home: Path, resolved: ResolvedReport, held: set[str]) -> Table:
         suite=resolved.base.spec.suite,
         profile=resolved.profile,
         steps=resolved.steps,
+        # A panel that names its steps says so in its heading: other steps' numbers do not belong under it.
+        exact_steps=any(panel.steps is not None for panel in resolved.report.panels.values()),
     )
 
 

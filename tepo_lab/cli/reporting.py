@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,13 @@ from tepo_lab.tables import build_tables, plain, resolved_reports, table_of, wan
 
 if TYPE_CHECKING:
     from tepo_lab.report.frame import Table
+    from tepo_lab.schema.table import Report
+
+
+class Against(StrEnum):
+    """What a table is set beside."""
+
+    published = "published"
 
 
 @app.command()
@@ -32,6 +40,9 @@ def report(
     overrides: Overrides = None,
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel; may be given again.")] = None,
     format: Annotated[TableFormat, typer.Option(help="How the table is printed.")] = TableFormat.text,
+    against: Annotated[
+        Against | None, typer.Option(help="Set the paper's numbers beside ours, where profile and suite are its own.")
+    ] = None,
     page: Annotated[bool, typer.Option("--page", help="Write one HTML page: tables, figures, single tokens.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; page: a .html file; else in the home.")
@@ -51,10 +62,21 @@ def report(
     if out is not None and not page:
         raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
     tables = build_tables(home, name, overrides or [], panels=panel or [])
+    if against is not None:
+        tables = [_beside_published(table, load_report(name)) for table in tables]
     if page:
         _write_page(home, tables, out)
     else:
         print_tables(tables, format)
+
+
+def _beside_published(table: Table, loaded: Report) -> Table:
+    from tepo_lab.registry.locations import package_root
+    from tepo_lab.report.published import against_published, load_published
+
+    if loaded.published is None:
+        raise ConfigError(f"{loaded.name} is not one of the paper's tables: it has no published numbers.")
+    return against_published(table, load_published(package_root() / "reports" / "published", loaded.published))
 
 
 @app.command()

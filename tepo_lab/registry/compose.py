@@ -23,6 +23,9 @@ from tepo_lab.schema.arm import ArmInfo, Source
 from tepo_lab.schema.base import Strict, validate
 from tepo_lab.schema.run import RunSpec
 
+#: Keys that overrides may abbreviate as the field does.
+SHORT_KEYS = {"trainer.lr": "trainer.learning_rate", "lr": "trainer.learning_rate"}
+
 GROUPS = ("model", "data", "prompt", "suite", "rollout", "trainer")
 
 #: Keys of an arm's file that describe it; every other key is laid over the configuration.
@@ -204,7 +207,7 @@ def check_override(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"[A-Za-z_][\w.@/-]*", key.strip()):
         raise ConfigError(f"{text!r} is not an override: write key=value, such as trainer.steps=5.")
-    return key.strip(), value.strip()
+    return SHORT_KEYS.get(key.strip(), key.strip()), value.strip()
 
 
 @cache

@@ -91,7 +91,7 @@ def expand(sweep: Sweep, overrides: Sequence[str] = ()) -> Expansion:
     """
     found: dict[str, PlannedRun] = {}
     for profile in sweep.profiles:
-        chosen = list(variants(sweep, profile, overrides))
+        chosen = variants(sweep, profile, overrides)
         trained = [each for each in chosen if each.spec.arm.trained]
         for arm in dict.fromkeys(each.spec.arm.name for each in trained):
             check_against_parent(arm, profile)
@@ -101,8 +101,9 @@ def expand(sweep: Sweep, overrides: Sequence[str] = ()) -> Expansion:
     return Expansion(sweep, tuple(found.values()), tuple(overrides))
 
 
-def variants(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> Iterator[Variant]:
+def variants(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> list[Variant]:
     """Every arm of a sweep at every one of its points, on one profile, in order. Raises as `expand`."""
+    chosen: list[Variant] = []
     for part in sweep.blocks:
         for point in points(part):
             _check_no_axis(sweep, point, overrides)
@@ -111,12 +112,16 @@ def variants(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> Itera
                 trained = arm_file(arm).trained
                 seed = (part.seeds or sweep.seeds)[0] if trained else BASE_SEED
                 spec = compose_run(arm, profile, overrides, seed=seed, settings=settings)
-                yield Variant(_named(spec, part, point) if trained else spec, part)
+                chosen.append(Variant(_named(spec, part, point) if trained else spec, part))
+    _check_still_distinct([each for each in chosen if each.spec.arm.trained], profile, overrides)
+    return chosen
 
 
 def base_run(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> RunSpec:
     """The evaluation of the untrained model that belongs to a sweep's runs on a profile."""
-    return compose_run(BASE_ARM, profile, overrides, seed=BASE_SEED, settings=sweep.overrides)
+    # An untrained model has no objective that an override could change.
+    fitting = [text for text in overrides if not check_override(text)[0].startswith("objective.")]
+    return compose_run(BASE_ARM, profile, fitting, seed=BASE_SEED, settings=sweep.overrides)
 
 
 def planned(spec: RunSpec, science: str | None = None) -> PlannedRun:
@@ -165,6 +170,22 @@ def _named(spec: RunSpec, part: Part, point: Point) -> RunSpec:
         return spec
     shown = f"{label} [{point_label(point)}]" if point else label
     return spec.model_copy(update={"arm": spec.arm.model_copy(update={"label": shown, "point": point})})
+
+
+def _check_still_distinct(chosen: Sequence[Variant], profile: str, overrides: Sequence[str]) -> None:
+    """Raise `ConfigError` when overrides take away what tells two arms apart: one would carry the other's numbers."""
+    if not overrides:
+        return
+    arm_of: dict[tuple[str, int], str] = {}
+    for each in chosen:
+        arm = each.spec.arm.name
+        key = (science_text(each.spec), id(each.part))
+        other = arm_of.setdefault(key, arm)
+        if other != arm and family(compose_run(other, profile)) != family(compose_run(arm, profile)):
+            raise ConfigError(
+                f"with {' '.join(overrides)} arm {arm!r} is the same as {other!r}: the override sets what tells them "
+                "apart; leave it out, or name one of the two in arms=[...]."
+            )
 
 
 def _check_no_axis(sweep: Sweep, point: Point, overrides: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,14 +82,14 @@ class RowResult:
 
 
 def step_to_read(rows: Sequence[WantedRow], found: Found, steps: int | None) -> int | None:
-    """`steps` when a run wanted has a full evaluation there, else the largest step at which one has, if any."""
+    """`steps` when a run wanted has a full evaluation there, else the (largest) step at which most have one, if any."""
     runs = [run for row in rows for run in _runs_of(row, found).values() if run is not None]
     if steps is not None and any(run.evaluation_for(steps) in run.full_steps for run in runs):
         return steps
     # A run that collapsed late must not move the table past the steps that the others reached.
-    going = [run.full_steps[-1] for run in runs if run.full_steps and run.collapsed_at is None]
-    collapsed = [run.full_steps[-1] for run in runs if run.full_steps]
-    return max(going or collapsed, default=steps)
+    going = [step for run in runs if run.collapsed_at is None for step in run.full_steps]
+    reached = Counter(going or [step for run in runs for step in run.full_steps])
+    return max(reached, key=lambda step: (reached[step], step), default=steps)
 
 
 def _runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:

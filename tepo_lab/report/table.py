@@ -25,6 +25,7 @@ def build_table(
     suite: Suite,
     profile: str,
     steps: int | None = None,
+    exact_steps: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Table:
@@ -32,7 +33,8 @@ def build_table(
 
     Args: `rows` in the table's order; `base` the untrained model's row; `suite` the columns; `profile` the one whose
     runs were asked for; `steps` the training steps to read at. When no run has a full evaluation there (or `steps` is
-    None), the largest step with a full evaluation is taken, and a note says so. `seed` and `draws` are the bootstrap's.
+    None), the step at which most have one is taken, and a note says so; with `exact_steps` no other step is. `seed`
+    and `draws` are the bootstrap's.
     Raises `RecordError` for a damaged record, or when two runs of the table were graded on different problems.
     """
     columns = tuple(
@@ -40,7 +42,7 @@ def build_table(
         for name, each in suite.benchmarks.items()
     )
     found = scan(home, (each.family for each in (*rows, *([base] if base else []))), columns)
-    step = step_to_read(rows, found, steps)
+    step = steps if exact_steps else step_to_read(rows, found, steps)
     results = [read_row(each, found, step, columns) for each in rows]
     base_results = [read_row(base, found, 0, columns)] if base else []
     check_same_problems([*base_results, *results], columns)

@@ -85,11 +85,14 @@ def _end_ids(model: Any, tokenizer: Any, spec: ModelSpec) -> tuple[int, ...]:
 def _check_hash(folder: Path, spec: ModelSpec) -> None:
     file = folder / "model.safetensors"
     if not file.is_file():
-        raise ModelError(f"model.path={spec.path}: no model.safetensors to check against model.sha256.")
+        raise ModelError(
+            f"model.path={spec.path}: no model.safetensors to check against model.sha256; for another "
+            "model, set model.sha256=null."
+        )
     found = hashlib.sha256(file.read_bytes()).hexdigest()
     if found != spec.sha256:
         raise ModelError(
             f"model.path={spec.path}: model.safetensors has SHA-256 {found[:12]}…, declared is "
             f"{str(spec.sha256)[:12]}…; "
-            "restore the file or declare the new hash."
+            "restore the file, or declare the new hash (or null)."
         )

@@ -86,7 +86,7 @@ def test_the_report_command_prints_the_same_numbers(first_run, home):
     arguments = ("report", "table3", "--panel", "e", *SMALL, "trainer.steps=3", "seeds=[1]", "--home", str(home))
     assert json.loads(run(*arguments, "--format", "json").stdout) == json.loads(first_run.stdout)
     text = run(*arguments).stdout
-    assert "TEPO w. KL (both)" in text
+    assert "TEPO-w/o. KL" in text
     assert "They are not AIME" in text
 
 
@@ -156,8 +156,8 @@ def test_killed_three_times_the_same_command_ends_with_the_same_numbers(small_ru
 
 def test_a_failure_of_the_users_making_is_told_and_the_other_arms_go_on(tmp_path):
     overrides = ("trainer.steps=1", "seeds=[1]", ARMS, "base=false")
-    model = f"model.path={tmp_path / 'nowhere'}"
-    failed = run("run", "panel-e", *SMALL, *overrides, model, "--home", str(tmp_path / "home"), check=False)
+    model = (f"model.path={tmp_path / 'nowhere'}", "model.sha256=null")
+    failed = run("run", "panel-e", *SMALL, *overrides, *model, "--home", str(tmp_path / "home"), check=False)
     assert failed.returncode == 1
     assert "nowhere: cannot be loaded" in failed.stderr
     assert "Traceback" not in failed.stderr

@@ -13,6 +13,7 @@ title: exploring
 arms: [tepo_no_kl]
 axes: {trainer.learning_rate: [1.0e-4, 2.0e-4, 3.0e-6, 1.0e-6]}
 search:
+  algorithm: grid
   every: 2
   grace_steps: 2
   reduction_factor: 2

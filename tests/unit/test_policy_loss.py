@@ -54,3 +54,8 @@ def test_unknown_names_are_refused_with_the_nearest(inputs):
         tepo_lab.policy_loss("tepoo", **inputs)
     with pytest.raises(ObjectiveError, match="sequence"):
         tepo_lab.policy_loss({"ratio": "sequenc"}, **inputs)
+
+
+def test_the_untrained_model_has_no_loss(inputs):
+    with pytest.raises(ObjectiveError, match="untrained model"):
+        tepo_lab.policy_loss("base", **inputs)

@@ -193,3 +193,19 @@ def test_a_sweep_anywhere_on_disk_and_in_a_users_registry(sweep_file, user_regis
     assert [run.spec.arm.name for run in runs_of("own")] == ["base", "tepo"]
     with pytest.raises(ConfigError, match=r"unknown sweep 'owm'. Did you mean 'own'\?"):
         load_sweep("owm")
+
+
+def test_an_override_that_makes_two_arms_one_is_refused_and_one_that_does_not_is_taken() -> None:
+    def planned_arms(*overrides: str) -> list[str]:
+        return [each.spec.arm.name for each in expand(*load_sweep("panel-d", ["seeds=[1]", *overrides])).runs]
+
+    with pytest.raises(ConfigError, match="arm 'gspo' is the same as 'tepo_no_kl'"):
+        planned_arms("objective.aggregation=token-mean")
+    assert planned_arms("objective.clip_low=0.1") == planned_arms()
+    assert planned_arms("objective.aggregation=token-mean", "arms=[gspo]") == ["base", "gspo"]
+
+
+def test_short_keys_of_the_field_are_taken() -> None:
+    (base, run) = expand(*load_sweep("panel-e", ["seeds=[1]", "arms=[tepo]", "trainer.lr=3e-5"])).runs
+    assert not base.spec.arm.trained
+    assert run.spec.trainer.learning_rate == 3e-5
