@@ -12,6 +12,7 @@ from tepo_lab.errors import ConfigError
 
 if TYPE_CHECKING:
     from tepo_lab.registry.reports import ReportRow, ResolvedReport
+    from tepo_lab.report.budget import Budget
     from tepo_lab.report.frame import Table, WantedRow
 
 
@@ -31,11 +32,17 @@ def sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Tabl
 
 
 def build_tables(
-    home: Path, name: str, overrides: list[str], *, panels: list[str], profiles: tuple[str, ...] = ()
+    home: Path,
+    name: str,
+    overrides: list[str],
+    *,
+    panels: list[str],
+    profiles: tuple[str, ...] = (),
+    equal: Budget | None = None,
 ) -> list[Table]:
-    """A report's tables, one or more for each profile."""
+    """A report's tables, one or more for each profile, read at equal steps or at another `equal` budget."""
     resolved, held = resolved_reports(home, name, overrides, panels=panels, profiles=profiles)
-    return [table_of(home, each, held) for each in resolved]
+    return [table_of(home, each, held, equal) for each in resolved]
 
 
 def resolved_reports(
@@ -75,7 +82,7 @@ def _any_held(resolve: Callable[[], list[ResolvedReport]], held: set[str]) -> bo
         return False
 
 
-def table_of(home: Path, resolved: ResolvedReport, held: set[str]) -> Table:
+def table_of(home: Path, resolved: ResolvedReport, held: set[str], equal: Budget | None = None) -> Table:
     """The table of a resolved report. `held` are the families of the home's runs."""
     from tepo_lab.report.frame import WantedRow
     from tepo_lab.report.table import build_table
@@ -89,6 +96,7 @@ def table_of(home: Path, resolved: ResolvedReport, held: set[str]) -> Table:
         suite=resolved.base.spec.suite,
         profile=resolved.profile,
         steps=resolved.steps,
+        equal=equal,
         # A panel that names its steps says so in its heading: other steps' numbers do not belong under it.
         exact_steps=any(panel.steps is not None for panel in resolved.report.panels.values()),
     )

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from tepo_lab.schema.table import Report
 
 
+class Equal(StrEnum):
+    """What runs are compared at."""
+
+    steps = "steps"
+    tokens = "tokens"
+    seconds = "seconds"
+
+
 class Against(StrEnum):
     """What a table is set beside."""
 
@@ -43,6 +51,7 @@ def report(
     against: Annotated[
         Against | None, typer.Option(help="Set the paper's numbers beside ours, where profile and suite are its own.")
     ] = None,
+    equal: Annotated[Equal, typer.Option(help="What runs have spent alike where they are read.")] = Equal.steps,
     page: Annotated[bool, typer.Option("--page", help="Write one HTML page: tables, figures, single tokens.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; page: a .html file; else in the home.")
@@ -61,7 +70,8 @@ def report(
         return
     if out is not None and not page:
         raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
-    tables = build_tables(home, name, overrides or [], panels=panel or [])
+    budget = None if equal is Equal.steps else equal.value
+    tables = build_tables(home, name, overrides or [], panels=panel or [], equal=budget)
     if against is not None:
         tables = [_beside_published(table, load_report(name)) for table in tables]
     if page:

@@ -97,10 +97,18 @@ def _runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
     return {seed: found.get((row.family, seed)) for seed in seeds}
 
 
-def read_row(row: WantedRow, found: Found, step: int | None, columns: Sequence[Column]) -> RowResult:
-    """The results of a row's seeds at `step`: the seeds wanted, or all that are found when none are named."""
-    runs = _runs_of(row, found)
-    return RowResult(row, tuple(_seed_result(seed, run, step, columns) for seed, run in runs.items()))
+def read_row(
+    row: WantedRow, found: Found, step: int | Mapping[tuple[str, int], int] | None, columns: Sequence[Column]
+) -> RowResult:
+    """The results of a row's seeds at `step`: the seeds wanted, or all that are found when none are named.
+
+    Args: `step`, one for all, or by (family, seed).
+    """
+    results = []
+    for seed, run in _runs_of(row, found).items():
+        at = step.get((row.family, seed)) if isinstance(step, Mapping) else step
+        results.append(_seed_result(seed, run, at, columns))
+    return RowResult(row, tuple(results))
 
 
 def _seed_result(seed: int, run: FoundRun | None, step: int | None, columns: Sequence[Column]) -> SeedResult:

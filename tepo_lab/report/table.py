@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tepo_lab.report.budget import Budget, equal_budget
 from tepo_lab.report.compare import comparisons
 from tepo_lab.report.frame import Average, Cell, Column, Row, RunLine, Table, WantedRow
 from tepo_lab.report.rows import RowResult, check_same_problems, generation_weights, read_row, scores_of, step_to_read
@@ -26,6 +27,7 @@ def build_table(
     profile: str,
     steps: int | None = None,
     exact_steps: bool = False,
+    equal: Budget | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Table:
@@ -33,8 +35,8 @@ def build_table(
 
     Args: `rows` in the table's order; `base` the untrained model's row; `suite` the columns; `profile` the one whose
     runs were asked for; `steps` the training steps to read at. When no run has a full evaluation there (or `steps` is
-    None), the step at which most have one is taken, and a note says so; with `exact_steps` no other step is. `seed`
-    and `draws` are the bootstrap's.
+    None), the step at which most have one is taken, and a note says so; with `exact_steps` no other step is. `equal`
+    reads each run where all have spent the same instead. `seed` and `draws` are the bootstrap's.
     Raises `RecordError` for a damaged record, or when two runs of the table were graded on different problems.
     """
     columns = tuple(
@@ -43,7 +45,12 @@ def build_table(
     )
     found = scan(home, (each.family for each in (*rows, *([base] if base else []))), columns)
     step = steps if exact_steps else step_to_read(rows, found, steps)
-    results = [read_row(each, found, step, columns) for each in rows]
+    budget = (
+        equal_budget((run for run in found.values() if base is None or run.family != base.family), equal)
+        if equal
+        else None
+    )
+    results = [read_row(each, found, budget.steps if budget else step, columns) for each in rows]
     base_results = [read_row(base, found, 0, columns)] if base else []
     check_same_problems([*base_results, *results], columns)
     built = _rows([*base_results, *results], columns, step, draws, seed)
@@ -54,14 +61,14 @@ def build_table(
         title=report.title,
         profile=profile,
         paper_profile=report.profile,
-        steps=step,
+        steps=None if budget else step,
         columns=columns,
         panels={name: panel.title for name, panel in report.panels.items()},
         base=untrained if base_reason is None else None,
         base_reason=base_reason,
         rows=tuple(built),
         comparisons=tuple(comparisons(results, columns, draws, seed)),
-        notes=tuple(_notes(report, profile, suite, steps, step)),
+        notes=(*_notes(report, profile, suite, None if budget else steps, step), *([budget.note] if budget else [])),
         interval=(
             f"95 %, two-level bootstrap over seeds and over problems within each benchmark, {draws} draws, "
             f"bootstrap seed {seed}; with one seed over problems only"
