@@ -164,7 +164,6 @@ class Trainer(Strict):
     checkpoint_every: Count = 5
     keep_checkpoints: Count = 2
     evaluate_at: tuple[OrNone, ...] = Field(default=(), description="steps besides the last to evaluate at")
-    truncation_limit: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @model_validator(mode="after")
     def _divides(self) -> Trainer:

@@ -32,7 +32,6 @@ EXTENT = frozenset(
         "gradient_ratio_every",
         "tokens_every",
         "micro_batch_tokens",
-        "truncation_limit",
     }
 )
 
