@@ -25,6 +25,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
+from tepo_lab.report.render import CSV_COLUMNS
 from tepo_lab.report.scan import FoundRun, scan
 from tepo_lab.schema.record import GENERATION_COLUMNS, run_folders
 
@@ -100,23 +101,8 @@ RUN_COLUMNS = (
     "folder",
 )
 
-REPORT_COLUMNS = (
-    "table",
-    "profile",
-    "panel",
-    "arm",
-    "label",
-    "seeds",
-    "steps",
-    "outcome",
-    "benchmark",
-    "correct",
-    "graded",
-    "percent",
-    "ci95_low",
-    "ci95_high",
-    "reason",
-)
+#: As the CSV rendering has them.
+REPORT_COLUMNS = CSV_COLUMNS
 
 FINDING_COLUMNS = ("table", "model", "row", "column", "kind", "printed", "recomputed", "detail")
 CHECK_COLUMNS = ("source", "statement", "among", "cases", "holds", "share", "note")

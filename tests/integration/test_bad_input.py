@@ -220,7 +220,11 @@ def test_a_home_that_is_a_file(command, place, capsys, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_home_that_cannot_be_written(place, capsys, monkeypatch):
     (place / "home").mkdir(mode=0o500)
-    answer(call(capsys, monkeypatch, "run", "panel-e", "--home", "home"), "cannot be")
+    before = files(place)
+    answer(
+        call(capsys, monkeypatch, "run", "panel-e", "--home", "home"), "is not a folder that can be read and written"
+    )
+    assert files(place) == before
 
 
 def test_damaged_records_are_named_with_the_mend(place, capsys, monkeypatch):

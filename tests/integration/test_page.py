@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -65,6 +66,15 @@ def test_the_page_is_one_file_with_tables_figures_and_verdicts(page_file: Path) 
     assert "default-src 'none'" in text
 
 
+def assert_problems_can_be_turned(page: Any) -> None:
+    prompt = page.locator("#token-problem").inner_text()
+    page.get_by_role("button", name="Next problem").click()
+    assert page.locator("#token-group").inner_text() == "Problem 2 of 4"
+    assert page.locator("#token-problem").inner_text() != prompt
+    page.get_by_role("button", name="Previous problem").click()
+    assert page.locator("#token-problem").inner_text() == prompt
+
+
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium at /usr/bin/chromium or on PATH (apt-get install chromium)")
 def test_a_browser_shows_single_tokens_in_any_colour(page_file: Path, tmp_path: Path) -> None:
@@ -117,12 +127,7 @@ def test_a_browser_shows_single_tokens_in_any_colour(page_file: Path, tmp_path: 
         assert page.locator("#token-detail").inner_text() == detail
         page.screenshot(path=screenshots / "page-tokens.png")
 
-        prompt = page.locator("#token-problem").inner_text()
-        page.get_by_role("button", name="Next problem").click()
-        assert page.locator("#token-group").inner_text() == "Problem 2 of 4"
-        assert page.locator("#token-problem").inner_text() != prompt
-        page.get_by_role("button", name="Previous problem").click()
-        assert page.locator("#token-problem").inner_text() == prompt
+        assert_problems_can_be_turned(page)
         assert page.locator("figure svg").count() == 4
         page.screenshot(path=screenshots / "page.png", full_page=True)
         browser.close()

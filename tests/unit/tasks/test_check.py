@@ -40,7 +40,7 @@ def training(tmp_path: Path) -> DatasetData:
 
 
 @pytest.fixture
-def test_set(tmp_path: Path) -> DatasetData:
+def held_out(tmp_path: Path) -> DatasetData:
     return data(tmp_path / "test.jsonl", TEST)
 
 
@@ -59,8 +59,8 @@ def test_statements_are_compared_without_layout(left: str, right: str, same: boo
     assert (statement(Problem("1", left, "")) == statement(Problem("2", right, ""))) is same
 
 
-def test_repeats_conflicts_and_overlaps_are_reported(training: DatasetData, test_set: DatasetData) -> None:
-    first, second = check_data(training, suite(test_set))
+def test_repeats_conflicts_and_overlaps_are_reported(training: DatasetData, held_out: DatasetData) -> None:
+    first, second = check_data(training, suite(held_out))
     assert (first.problems, first.repeated, first.conflicting) == (5, ("t2", "t3"), ("t3",))
     assert first.overlaps == {"bench": ("t5",)}
     assert (second.name, second.problems, second.repeated) == ("bench", 2, ())
@@ -70,21 +70,21 @@ def test_repeats_conflicts_and_overlaps_are_reported(training: DatasetData, test
     ]
 
 
-def test_a_benchmark_that_cannot_be_read_is_reported_beside_the_others(training: DatasetData, test_set) -> None:
-    first, second = check_data(training, suite(test_set, problems=30))
+def test_a_benchmark_that_cannot_be_read_is_reported_beside_the_others(training: DatasetData, held_out) -> None:
+    first, second = check_data(training, suite(held_out, problems=30))
     assert first.overlaps == {}
     assert "has 2 problems, the benchmark states 30" in str(second.as_json()["error"])
 
 
-def test_overlaps_are_dropped_from_training_and_counted(training: DatasetData, test_set: DatasetData) -> None:
-    source, dropped = without_overlaps(open_source(training), suite(test_set))
+def test_overlaps_are_dropped_from_training_and_counted(training: DatasetData, held_out: DatasetData) -> None:
+    source, dropped = without_overlaps(open_source(training), suite(held_out))
     assert dropped == 1
     assert {problem.id for problem in source.training(0, 8, seed=3)} == {"t1", "t2", "t3", "t4"}
 
 
-def test_training_on_the_test_set_alone_is_refused(test_set: DatasetData) -> None:
+def test_training_on_the_test_set_alone_is_refused(held_out: DatasetData) -> None:
     with pytest.raises(DataError, match="all of its 2 problems stand in a benchmark"):
-        without_overlaps(open_source(test_set), suite(test_set))
+        without_overlaps(open_source(held_out), suite(held_out))
 
 
 def test_the_embedded_task_is_left_as_it_is() -> None:
