@@ -24,6 +24,7 @@ from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.tables import build_tables, plain, resolved_reports, table_of, wanted_rows
 
 if TYPE_CHECKING:
+    from tepo_lab.report.budget import Budget
     from tepo_lab.report.frame import Table
     from tepo_lab.schema.table import Report
 
@@ -70,8 +71,8 @@ def report(
         return
     if out is not None and not page:
         raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
-    budget = None if equal is Equal.steps else equal.value
-    tables = build_tables(home, name, overrides or [], panels=panel or [], equal=budget)
+    budgets: dict[Equal, Budget | None] = {Equal.steps: None, Equal.tokens: "tokens", Equal.seconds: "seconds"}
+    tables = build_tables(home, name, overrides or [], panels=panel or [], equal=budgets[equal])
     if against is not None:
         tables = [_beside_published(table, load_report(name)) for table in tables]
     if page:
