@@ -96,7 +96,7 @@ def _regrade_file(path: Path, spec: RunSpec) -> tuple[list[dict[str, Any]], int]
         place = table.schema.get_field_index(column)
         table = table.set_column(place, column, values) if place >= 0 else table.append_column(column, values)
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     write_whole(path, buffer.getvalue())
     return rows, changed
 

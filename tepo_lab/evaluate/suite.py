@@ -11,7 +11,7 @@ from typing import Any
 from tepo_lab.rollout.engine import Engine, Sampling
 from tepo_lab.schema.profile import Benchmark, PromptSpec, Suite
 from tepo_lab.schema.record import GENERATION_COLUMNS, write_whole
-from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
+from tepo_lab.tasks.grading import GRADER, GradeAll, benchmark_grader, grade_all
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import open_source
 
@@ -31,6 +31,7 @@ def evaluate(
     prompt: PromptSpec,
     *,
     max_prompt_tokens: int,
+    grade: GradeAll = grade_all,
     on_benchmark: Callable[[str, Count], None] = lambda name, count: None,
 ) -> list[dict[str, Any]]:
     """One row (`GENERATION_COLUMNS`) a generation: every problem of every benchmark, as often as it states.
@@ -47,7 +48,7 @@ def evaluate(
             max_new_tokens=suite.max_new_tokens,
             seed=suite.seed * 1000 + index,
         )
-        graded = _benchmark_rows(engine, tokenizer, name, benchmark, prompt, sampling, max_prompt_tokens)
+        graded = _benchmark_rows(engine, tokenizer, name, benchmark, prompt, sampling, max_prompt_tokens, grade)
         on_benchmark(name, Count(sum(row["correct"] for row in graded), len(graded)))
         rows += graded
     return rows
@@ -69,7 +70,8 @@ def write_generations(path: Path, rows: list[dict[str, Any]]) -> None:
 
     table = pa.Table.from_pylist([{column: row[column] for column in GENERATION_COLUMNS} for row in rows])
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
+    # With the checksums a reader can tell bits that a disk has changed.
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     write_whole(path, buffer.getvalue())
 
 
@@ -81,6 +83,7 @@ def _benchmark_rows(
     prompt: PromptSpec,
     sampling: Sampling,
     max_prompt_tokens: int,
+    grade: GradeAll,
 ) -> list[dict[str, Any]]:
     problems = open_source(benchmark.data).benchmark(benchmark.problems)
     prompts = encode_prompts(problems, benchmark.prompt or prompt, tokenizer, max_tokens=max_prompt_tokens)
@@ -92,7 +95,7 @@ def _benchmark_rows(
     ]
     texts = tokenizer.batch_decode([response.token_ids for _, _, response in pairs], skip_special_tokens=True)
     answers = [problem.answer for problem, _, _ in pairs]
-    grades = grade_all(texts, answers, benchmark_grader(benchmark, prompt))
+    grades = grade(texts, answers, benchmark_grader(benchmark, prompt))
     return [
         {
             "benchmark": name,

@@ -14,6 +14,7 @@ import torch
 
 from tepo_lab.errors import RecordError
 from tepo_lab.schema.record import RunFolder, write_json
+from tepo_lab.train.peers import ALONE, Peers
 
 MANIFEST = "manifest.json"
 
@@ -26,27 +27,39 @@ class Position:
     data: int
 
 
-def save(folder: RunFolder, position: Position, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> Path:
+def save(
+    folder: RunFolder,
+    position: Position,
+    model: Any,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    peers: Peers = ALONE,
+) -> Path:
     """Write the checkpoint after `position.step`: an ordinary model folder, the optimizer, the random state.
 
-    The folder appears under its name only when every file is on disk, with a manifest of their SHA-256.
+    The folder appears under its name only when every file is on disk, with a manifest of their SHA-256. Several
+    processes must all call this: each writes its shard of the optimizer, and the first one the rest.
     """
     final = folder.checkpoint(position.step)
-    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    (partial / "model").mkdir(parents=True)
-    model.save_pretrained(partial / "model")
-    tokenizer.save_pretrained(partial / "model")
+    partial = peers.first(lambda: _empty_folder(final.with_name(f".{final.name}.{os.getpid()}.partial")))
     # Every draw of a run comes from its seed and step; what is left is torch's own generator (dropout in a model).
-    torch.save({"optimizer": optimizer.state_dict(), "torch_rng": torch.get_rng_state()}, partial / "training.pt")
-    files = sorted(path for path in partial.rglob("*") if path.is_file())
-    hashes = {str(path.relative_to(partial)): _sha256(path) for path in files}
-    for path in files:
-        _sync(path)
-    write_json(partial / MANIFEST, {"step": position.step, "data": position.data, "sha256": hashes})
-    if final.exists():
-        shutil.rmtree(final)
-    partial.replace(final)
+    state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
+    if peers.size > 1:
+        from tepo_lab.train.sharded import save_model, save_optimizer
+
+        save_model(partial / "model", model, peers)
+        save_optimizer(partial / "optimizer", model, optimizer)
+    else:
+        model.save_pretrained(partial / "model")
+        state["optimizer"] = optimizer.state_dict()
+    if peers.is_first:
+        tokenizer.save_pretrained(partial / "model")
+        torch.save(state, partial / "training.pt")
+    files = peers.first(lambda: sorted(path for path in partial.rglob("*") if path.is_file()))
+    hashes = peers.divided(lambda first, last: [_on_disk(path) for path in files[first:last]], len(files))
+    names = [str(path.relative_to(partial)) for path in files]
+    manifest = {"step": position.step, "data": position.data, "sha256": dict(zip(names, hashes, strict=True))}
+    peers.first(lambda: _publish(partial, final, manifest))
     return final
 
 
@@ -59,11 +72,23 @@ def newest(folder: RunFolder, *, at_most: int | None = None) -> tuple[Path, Posi
     return None
 
 
-def load_training_state(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Put the optimizer and torch's random state back as they were. Raises `RecordError` for another model's."""
+def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer, peers: Peers = ALONE) -> None:
+    """Put the optimizer and torch's random state back as they were, whatever the number of processes was then and is.
+
+    Raises `RecordError` for another model's.
+    """
     state = torch.load(path / "training.pt", map_location="cpu", weights_only=True)
+    whole = state.get("optimizer")
     try:
-        optimizer.load_state_dict(state["optimizer"])
+        if whole is not None and peers.size == 1:
+            optimizer.load_state_dict(whole)
+        else:
+            from tepo_lab.train.sharded import load_optimizer, scatter_optimizer
+
+            if whole is None:
+                load_optimizer(path / "optimizer", model, optimizer, peers)
+            else:
+                scatter_optimizer(whole, model, optimizer)
     except ValueError as error:
         raise RecordError(f"{path}: holds another model's optimizer ({error}); remove the folder.") from None
     torch.set_rng_state(state["torch_rng"])
@@ -93,6 +118,21 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def _empty_folder(path: Path) -> Path:
+    shutil.rmtree(path, ignore_errors=True)
+    (path / "model").mkdir(parents=True)
+    return path
+
+
+def _on_disk(path: Path) -> str:
+    """A file's SHA-256, once it is on disk."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _publish(partial: Path, final: Path, manifest: dict[str, Any]) -> None:
+    write_json(partial / MANIFEST, manifest)
+    if final.exists():
+        shutil.rmtree(final)
+    partial.replace(final)

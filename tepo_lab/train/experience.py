@@ -14,7 +14,7 @@ from tepo_lab.objectives import group_advantages
 from tepo_lab.rollout.engine import Engine, Response, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.tasks.grading import grade_all, grader_of
+from tepo_lab.tasks.grading import GradeAll, grade_all, grader_of
 from tepo_lab.tasks.overlap import without_overlaps
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import ProblemSource
@@ -49,11 +49,14 @@ class Experience:
 class Collector:
     """Samples, grades and selects groups. Problems of `source` that stand in a benchmark of the suite are left out."""
 
-    def __init__(self, spec: RunSpec, engine: Engine, tokenizer: Any, source: ProblemSource) -> None:
+    def __init__(
+        self, spec: RunSpec, engine: Engine, tokenizer: Any, source: ProblemSource, *, grade: GradeAll = grade_all
+    ) -> None:
         self.spec = spec
         self.engine = engine
         self.tokenizer = tokenizer
         self.source, self.dropped = without_overlaps(source, spec.suite)
+        self.grade_all = grade
         self.grader = grader_of(spec.data, spec.prompt)
         self.timed_out = 0
         self.objective = spec.objective.model_dump()
@@ -117,7 +120,7 @@ class Collector:
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         size = len(responses[0])
         answers = [problem.answer for problem in problems for _ in range(size)]
-        grades = grade_all(texts, answers, self.grader)
+        grades = self.grade_all(texts, answers, self.grader)
         self.timed_out += sum(grade.how == "timeout" for grade in grades)
         return torch.tensor([grade.correct for grade in grades], dtype=torch.float32).view(len(problems), size)
 

@@ -12,6 +12,7 @@ import torch
 
 from tepo_lab.errors import ModelError, ResourceError
 from tepo_lab.schema.profile import ModelSpec, Resources
+from tepo_lab.train.peers import ALONE, Peers
 
 #: Paths that begin so name a checkpoint folder inside the package.
 PACKAGE_PREFIX = "package:"
@@ -46,8 +47,12 @@ def pick_device(resources_: Resources) -> torch.device:
     return torch.device("cuda" if wants_gpu else "cpu")
 
 
-def load_model(spec: ModelSpec, device: torch.device, *, weights: Path | None = None) -> LoadedModel:
+def load_model(
+    spec: ModelSpec, device: torch.device, *, weights: Path | None = None, peers: Peers = ALONE
+) -> LoadedModel:
     """Load the model that `spec` names; `weights` is a checkpoint folder of it to load instead.
+
+    Several processes hold it in shards (`tepo_lab.train.sharded`), and all must call this.
 
     Raises `ModelError` when it cannot be loaded, or its weights are not those that `spec.sha256` declares.
     """
@@ -57,17 +62,26 @@ def load_model(spec: ModelSpec, device: torch.device, *, weights: Path | None = 
     logging.disable_progress_bar()
     path = model_path(spec)
     if spec.sha256 is not None:
-        _check_hash(Path(path), spec)
+        peers.first(lambda: _check_hash(Path(path), spec))
     source = str(weights) if weights is not None else path
     revision = {} if weights is not None or spec.revision is None else {"revision": spec.revision}
+
+    def read(dtype: torch.dtype) -> Any:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **revision)
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **({"revision": spec.revision} if spec.revision else {}))
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, spec.dtype), **revision)
+        if peers.size > 1:
+            from tepo_lab.train.sharded import load_sharded
+
+            model = load_sharded(spec, peers, device, lambda: read(torch.float32))
+        else:
+            model = read(getattr(torch, spec.dtype))
+            if spec.gradient_checkpointing:
+                model.gradient_checkpointing_enable({"use_reentrant": False})
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"model.path={spec.path}: cannot be loaded ({reason}).") from None
-    if spec.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
     end_ids = _end_ids(model, tokenizer, spec)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_ids[0]
     return LoadedModel(model.to(device), tokenizer, end_ids, pad_id)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from tepo_lab.errors import ObjectiveError
 from tepo_lab.evaluate.suite import counts, evaluate, write_generations
 from tepo_lab.rollout.engine import Engine
 from tepo_lab.schema.record import RunFolder, append_line, read_lines, write_whole
@@ -24,7 +25,9 @@ from tepo_lab.train.engines import open_engine
 from tepo_lab.train.experience import Collector
 from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import LoadedModel, load_model, pick_device
+from tepo_lab.train.peers import ALONE, Peers
 from tepo_lab.train.seeds import derive
+from tepo_lab.train.sharing import SharedGrading
 from tepo_lab.train.stop import broken_rule
 from tepo_lab.train.tokens import TokenSample, write_tokens
 
@@ -44,53 +47,55 @@ class Trial:
     """A run in its folder. `advance` until `done`; open the folder again to go on after a death.
 
     Going on starts from the newest undamaged checkpoint: step metrics after it are dropped and made again.
+    Several processes (`peers`) each open the same run and make the same calls; the first alone writes its records.
     """
 
     def __init__(
-        self, spec: RunSpec, folder: RunFolder, *, stop: Sequence[StopRule] = (), search: Search | None = None
+        self,
+        spec: RunSpec,
+        folder: RunFolder,
+        *,
+        stop: Sequence[StopRule] = (),
+        search: Search | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         self.spec = spec
         self.search = search
         self.folder = folder
         self.stop = stop
+        self.peers = peers
+        self.grade = SharedGrading(peers)
         self.done = False
         torch.set_num_threads(spec.resources.threads)
-        found = checkpoint.newest(folder, at_most=spec.steps) if spec.arm.trained else None
+        found = peers.first(lambda: checkpoint.newest(folder, at_most=spec.steps)) if spec.arm.trained else None
         self.position = found[1] if found else Position(0, 0)
         self.loaded: LoadedModel = load_model(
-            spec.model, pick_device(spec.resources), weights=found[0] / "model" if found else None
+            spec.model, pick_device(spec.resources), weights=found[0] / "model" if found else None, peers=peers
         )
-        self.engine: Engine = open_engine(spec, self.loaded)
-        self.metrics = self._cut_back_to(self.position.step)
-        #: Steps validated on the way that this process goes; a step made again is validated again.
-        self.validated = {
-            int(event["step"])
-            for event in folder.events()
-            if event["event"] == "validated" and event["step"] == self.position.step
-        }
-        self._record("resumed" if found or folder.events() else "started", step=self.position.step)
+        self.engine: Engine = open_engine(spec, self.loaded, peers)
+        self.metrics, self.validated, self.collapsed = peers.first(self._taken_up_records)
         if spec.arm.trained:
-            self.learner = Learner(spec, self.loaded)
-            self.collector = Collector(spec, self.engine, self.loaded.tokenizer, open_source(spec.data))
+            self.learner = Learner(spec, self.loaded, peers)
+            source = open_source(spec.data)
+            self.collector = Collector(spec, self.engine, self.loaded.tokenizer, source, grade=self.grade)
             if found:
-                checkpoint.load_training_state(found[0], self.learner.optimizer)
+                checkpoint.load_training_state(found[0], self.loaded.model, self.learner.optimizer, peers)
             else:
                 torch.manual_seed(derive(spec.seed, "torch"))
 
     def advance(self) -> Progress:
         """Do the next thing: an evaluation that is due, else one training step. The last call ends the run."""
         step = self.position.step
-        rule = broken_rule(self.stop, self.metrics)
+        due, rule = self.peers.first(self._due)
         is_over = rule is not None or step >= self.spec.steps
-        if self.search is not None and self._validation_due(self.search):
+        if self.search is not None and due == "validation":
             return self._validate(self.search)
-        due = step in self.spec.evaluation_steps or is_over
-        if due and step not in self.folder.evaluated_steps():
+        if due == "evaluation":
             self._evaluate()
             if not is_over:
                 return Progress(step, "evaluated", {})
         if rule is not None:
-            return self._end("collapsed", rule=rule.when)
+            return self._end("collapsed", rule=rule)
         if is_over:
             return self._end("complete")
         return self._train()
@@ -99,33 +104,65 @@ class Trial:
         """Give back what the engine holds."""
         self.engine.close()
 
+    def _due(self) -> tuple[Literal["validation", "evaluation"] | None, str | None]:
+        """What is to be sampled before going on, and the rule by which the run is over, as the records say."""
+        step = self.position.step
+        broken = broken_rule(self.stop, self.metrics)
+        rule = self.collapsed or (broken.when if broken else None)
+        if self.search is not None and self._validation_due(self.search):
+            return "validation", rule
+        evaluates = step in self.spec.evaluation_steps or rule is not None or step >= self.spec.steps
+        return "evaluation" if evaluates and not self._is_evaluated(step) else None, rule
+
     def _train(self) -> Progress:
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         step = self.position.step + 1
         experience = self.collector.collect(step, self.position.data)
         sample = TokenSample(self.learner, experience.groups) if self._writes_tokens(step) else None
         learned = self.learner.learn(step, experience.groups)
         self.engine.sync_weights()
-        values = experience.metrics | learned | {"seconds/step": time.perf_counter() - began, "time": time.time()}
+        clocks = {"seconds/step": time.perf_counter() - began, "seconds/cpu": self._cpu_seconds(cpu)}
+        values = experience.metrics | learned | clocks | {"time": time.time()}
         # JSON has no infinities: what is not finite is recorded as null, and a stop rule can look for it.
-        metrics = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        append_line(self.folder.metrics_file, {"step": step, **metrics})
+        own = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        # Each process has its own clock; the first one's numbers are everyone's.
+        metrics = self.peers.first(lambda: own)
         self.metrics.append(metrics)
-        if sample is not None:
-            write_tokens(self.folder.tokens(step), step, sample.values(self.loaded.tokenizer))
+        tokens = sample.values(self.loaded.tokenizer) if sample is not None else None
+        if self.peers.is_first:
+            append_line(self.folder.metrics_file, {"step": step, **metrics})
+            if tokens is not None:
+                write_tokens(self.folder.tokens(step), step, tokens)
+        self._doubt_sampler(step, metrics)
         self.position = Position(step, experience.position)
-        is_over = step == self.spec.steps or broken_rule(self.stop, self.metrics) is not None
+        broken = broken_rule(self.stop, self.metrics) is not None
+        if not broken:
+            _check_finite(step, metrics)
+        is_over = broken or step == self.spec.steps
         if is_over or step % self.spec.trainer.checkpoint_every == 0 or step in self.spec.evaluation_steps:
             self._save()
         return Progress(step, "training", metrics)
+
+    def _doubt_sampler(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Record, once a run, that the sampler does not sample from the policy that is trained."""
+        mean, limit = metrics.get("rollout/sampler_mismatch_mean", 0.0), self.spec.rollout.max_sampler_mismatch
+        if (mean is not None and mean <= limit) or any(event["event"] == "suspect" for event in self.folder.events()):
+            return
+        why = (
+            f"the sampler's log-probabilities are {mean:.3g} nats from the trainer's, more than "
+            if mean is not None
+            else "the sampler's log-probabilities are not finite; the limit is "
+        ) + f"rollout.max_sampler_mismatch ({limit:g})"
+        self._record("suspect", step=step, why=why)
 
     def _writes_tokens(self, step: int) -> bool:
         every = self.spec.trainer.tokens_every
         return step == self.spec.steps or (every > 0 and step % every == 0)
 
     def _save(self) -> None:
-        checkpoint.save(self.folder, self.position, self.loaded.model, self.loaded.tokenizer, self.learner.optimizer)
-        checkpoint.prune(self.folder, self.spec.trainer.keep_checkpoints)
+        loaded, optimizer = self.loaded, self.learner.optimizer
+        checkpoint.save(self.folder, self.position, loaded.model, loaded.tokenizer, optimizer, self.peers)
+        self.peers.first(lambda: checkpoint.prune(self.folder, self.spec.trainer.keep_checkpoints))
         self._record("checkpoint", step=self.position.step)
 
     def _validation_due(self, search: Search) -> bool:
@@ -134,40 +171,68 @@ class Trial:
 
     def _validate(self, search: Search) -> Progress:
         """Sample a search's validation problems; their scores steer the search and stand in no table."""
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         suite = self.spec.suite.model_copy(update={"name": "validation", "benchmarks": dict(search.validation)})
         limit = self.spec.rollout.max_prompt_tokens
-        found = counts(evaluate(self.engine, self.loaded.tokenizer, suite, self.spec.prompt, max_prompt_tokens=limit))
+        rows = evaluate(
+            self.engine, self.loaded.tokenizer, suite, self.spec.prompt, max_prompt_tokens=limit, grade=self.grade
+        )
+        found = counts(rows)
         percent = {f"{VALIDATION}{name}": 100 * count.correct / count.graded for name, count in found.items()}
         percent[f"{VALIDATION}average"] = (
             100 * sum(each.correct for each in found.values()) / sum(each.graded for each in found.values())
         )
         step = self.position.step
         self.validated.add(step)
-        self._record("validated", step=step, value=percent[search.metric], seconds=time.perf_counter() - began)
+        clocks = {"seconds": time.perf_counter() - began, "cpu_seconds": self._cpu_seconds(cpu)}
+        self._record("validated", step=step, value=percent[search.metric], **clocks)
         return Progress(step, "validated", dict(percent))
 
+    def _is_evaluated(self, step: int) -> bool:
+        """Whether the generations are on disk and counted in the events: a death may come between the two."""
+        counted = any(event["event"] == "evaluated" and event["step"] == step for event in self.folder.events())
+        return counted and step in self.folder.evaluated_steps()
+
     def _evaluate(self) -> None:
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         rows = evaluate(
             self.engine,
             self.loaded.tokenizer,
             self.spec.suite,
             self.spec.prompt,
             max_prompt_tokens=self.spec.rollout.max_prompt_tokens,
+            grade=self.grade,
         )
-        write_generations(self.folder.generations(self.position.step), rows)
+        if self.peers.is_first:
+            write_generations(self.folder.generations(self.position.step), rows)
         scores = {name: {"correct": count.correct, "graded": count.graded} for name, count in counts(rows).items()}
-        seconds = time.perf_counter() - began
-        self._record("evaluated", step=self.position.step, benchmarks=scores, seconds=seconds)
+        clocks = {"seconds": time.perf_counter() - began, "cpu_seconds": self._cpu_seconds(cpu)}
+        self._record("evaluated", step=self.position.step, benchmarks=scores, **clocks)
 
     def _end(self, outcome: Literal["complete", "collapsed"], **details: Any) -> Progress:
         self._record(outcome, step=self.position.step, **details)
         self.done = True
         return Progress(self.position.step, outcome, {})
 
+    def _cpu_seconds(self, since: float) -> float:
+        """CPU seconds of all the run's processes since this one had used so many."""
+        return self.peers.total(time.process_time() - since)[0]
+
     def _record(self, event: str, **details: Any) -> None:
-        append_line(self.folder.events_file, {"time": time.time(), "event": event, **details})
+        if self.peers.is_first:
+            append_line(self.folder.events_file, {"time": time.time(), "event": event, **details})
+
+    def _taken_up_records(self) -> tuple[list[dict[str, Any]], set[int], str | None]:
+        """Cut the records back to the position. Returns how the run stands there.
+
+        That is: its step metrics; the steps validated on the way that this run goes (a step made again is validated
+        again); and why it collapsed here before, when all that it lacks is its evaluation.
+        """
+        step, events = self.position.step, self.folder.events()
+        metrics = self._cut_back_to(step)
+        validated = {int(event["step"]) for event in events if event["event"] == "validated" and event["step"] == step}
+        self._record("resumed" if step or events else "started", step=step)
+        return metrics, validated, _collapsed(self.folder, step)
 
     def _cut_back_to(self, step: int) -> list[dict[str, Any]]:
         """The step metrics up to `step`. Records of later steps are dropped: those steps are made again."""
@@ -183,6 +248,22 @@ class Trial:
             if later > step:
                 self.folder.tokens(later).unlink()
         return kept
+
+
+def _check_finite(step: int, metrics: Mapping[str, float | None]) -> None:
+    """Raise `ObjectiveError` for a step that has left the weights without meaning: no score of theirs may count."""
+    for name in ("actor/pg_loss", "actor/grad_norm"):
+        if name in metrics and metrics[name] is None:
+            raise ObjectiveError(
+                f"step {step}: {name} is not finite, and neither are the weights from here on; mend the objective or "
+                f"lower trainer.learning_rate, or let it count as a collapse: stop: [{{when: {name} is not finite}}]."
+            )
+
+
+def _collapsed(folder: RunFolder, step: int) -> str | None:
+    """The rule by which the run has collapsed at `step`, if it has."""
+    ended = [event for event in folder.events() if event["event"] == "collapsed" and event["step"] == step]
+    return str(ended[-1]["rule"]) if ended else None
 
 
 def run_trial(

@@ -1,0 +1,92 @@
+"""An attempt at a run, by one process or several: its lease, its wait after failures, its trial, and its end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tepo_lab.execute.failures import begin_attempt, end_attempt, retry_seconds
+from tepo_lab.execute.lease import Lease, LeaseHeldError
+from tepo_lab.execute.ledger import is_over
+from tepo_lab.execute.mend import go_back_to_records
+from tepo_lab.schema.base import validate
+from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.run import RunSpec
+from tepo_lab.schema.sweep import Search, StopRule
+from tepo_lab.train.peers import ALONE, Peers
+
+if TYPE_CHECKING:
+    from tepo_lab.train.trial import Progress
+
+
+class Attempt:
+    """Opens the run of `config["folder"]` at the first `advance`, and goes on with it until it is over.
+
+    Of several processes the first holds the lease; all must make the same calls. What `advance` raises ends the
+    attempt, and `close` must follow.
+    """
+
+    def __init__(self, config: dict[str, Any], peers: Peers = ALONE) -> None:
+        self.config = config
+        self.peers = peers
+        self.folder = RunFolder(Path(config["folder"]))
+        self.lease: Lease | None = None
+        self.trial: Any = None
+
+    def advance(self) -> Progress | None:
+        """Do the next thing of the run. None when there is nothing to do: it is over, or another process has it."""
+        try:
+            if self.trial is None and not self._open():
+                return None
+            self.peers.first(self._check_lease)
+        except LeaseHeldError:
+            # Another process runs it (this one was taken for dead, perhaps); the session waits for that.
+            self.close()
+            return None
+        progress: Progress = self.trial.advance()
+        if self.trial.done:
+            self.peers.first(lambda: end_attempt(self.folder))
+        return progress
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last `advance` ended the run."""
+        return self.trial is not None and self.trial.done
+
+    def close(self) -> None:
+        """Give back what the trial holds, and the lease."""
+        if self.trial is not None:
+            self.trial.close()
+            self.trial = None
+        if self.lease is not None:
+            self.lease.__exit__()
+            self.lease = None
+
+    def _open(self) -> bool:
+        from tepo_lab.train.trial import Trial
+
+        spec = self.peers.first(self._begin)
+        if spec is None:
+            return False
+        stop = [validate(StopRule, rule, where="stop") for rule in self.config["stop"]]
+        search = validate(Search, self.config["search"], where="search") if self.config["search"] else None
+        self.trial = Trial(spec, self.folder, stop=stop, search=search, peers=self.peers)
+        return True
+
+    def _begin(self) -> RunSpec | None:
+        """Take the lease and mend the records. Returns the run, or None when another process has finished it."""
+        self.lease = Lease(self.folder).__enter__()
+        # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
+        time.sleep(retry_seconds(begin_attempt(self.folder, self.config["session"])))
+        spec = validate(RunSpec, self.folder.run()["spec"], where=str(self.folder.run_file))
+        if is_over(self.folder, spec):
+            end_attempt(self.folder)
+            return None
+        if spec.arm.trained:
+            go_back_to_records(self.folder, spec.trainer.checkpoint_every)
+        return spec
+
+    def _check_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.check()
