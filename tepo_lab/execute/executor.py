@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import gc
 import os
 import shutil
@@ -10,14 +11,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
-from tepo_lab.errors import ConfigError, RecordError, ResourceError
+from tepo_lab.errors import RecordError, ResourceError
+from tepo_lab.execute.cluster import Cluster, check_fits, check_reachable
+from tepo_lab.execute.cost_report import CpuMeter
 from tepo_lab.execute.failures import record_machine_failure
+from tepo_lab.execute.learners import run_with_learners
 from tepo_lab.execute.ledger import Entry
+from tepo_lab.execute.processes import children, lives
 from tepo_lab.execute.provenance import provenance
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import Expansion
@@ -37,6 +41,11 @@ ENVIRONMENT = {
     # A search looks at validated steps; the results between them have no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Several learners: a dead one is noticed at once, and a trial waits for its place as long as others have it.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "31536000",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -44,6 +53,9 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
 }
 
+
+#: Seconds between looks at the CPU time of this session's processes.
+METER_SECONDS = 2.0
 
 _LOST = "Ray has died (its processes were killed, or its machines are gone); the same command goes on from here."
 
@@ -55,41 +67,67 @@ class ClusterLostError(ResourceError):
     """Every node of the Ray cluster is gone; trials can only go on in another one."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """What Ray has for us."""
-
-    cpus: float
-    gpus: float
-    nodes: int
-
-
 class Executor:
-    """A Ray session in which sweeps run. Use as a context manager; a cluster joined by `address` is left running."""
+    """A Ray session in which sweeps run. Use as a context manager; a cluster joined by `address` is left running.
+
+    Trials on every node of a cluster read and write the home, under the path it has here: it must lie on a file system
+    that all nodes share, as must local models and data.
+    """
 
     def __init__(self, home: Path, *, address: str | None = None) -> None:
         self.home = home
         self.address = address
+        self.meter = CpuMeter()
 
     def __enter__(self) -> Executor:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        if self.address is not None:
+            check_reachable(self.address)
         import ray
 
         try:
             ray.init(
                 address=self.address or "local",
                 include_dashboard=False if self.address is None else None,
+                # A Ray of our own has this process's variables; nodes of a cluster have their own.
+                runtime_env={"env_vars": {name: os.environ[name] for name in ENVIRONMENT}} if self.address else None,
                 log_to_driver=False,
-                logging_level="ERROR",
+                # Failures are recorded with their runs; Tune would print the traceback of each attempt.
+                logging_level="CRITICAL",
                 configure_logging=True,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ResourceError(f"no Ray cluster at {self.address or 'this machine'} ({reason}).") from None
-        total = ray.cluster_resources()
-        self.cluster = Cluster(total.get("CPU", 0), total.get("GPU", 0), len(ray.nodes()))
+        if self.address is not None:
+            self._check_shared()
+        self._processes = children(("gcs_server", "raylet")) if self.address is None else []
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self.cluster = Cluster(tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes))
         return self
+
+    def _check_shared(self) -> None:
+        """Raise `ResourceError` unless every node of the cluster sees the home under its path."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.home.mkdir(parents=True, exist_ok=True)
+        marker = self.home.resolve() / f".shared-{uuid.uuid4().hex}"
+        look = ray.remote(num_cpus=0)(os.path.exists)
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        with marker.open("x"):
+            try:
+                places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in alive]
+                seen = ray.get([look.options(scheduling_strategy=each).remote(str(marker)) for each in places])
+            finally:
+                marker.unlink()
+        blind = [node["NodeManagerHostname"] for node, sees in zip(alive, seen, strict=True) if not sees]
+        if blind:
+            raise ResourceError(
+                f"{self.home.resolve()} is not shared with {', '.join(blind)} of the cluster at {self.address}; give "
+                "--home on a file system that every node has under the same path."
+            )
 
     def __exit__(self, *exception: object) -> None:
         import ray
@@ -115,11 +153,16 @@ class Executor:
         stop = [rule.model_dump(by_alias=True) for rule in expansion.sweep.stop]
         storage = self.home / "ray" / f"{expansion.sweep.name}-{os.getpid()}"
         ended, lost = threading.Event(), threading.Event()
+        measured = [0.0]
 
         def loop() -> None:
             while not ended.wait(0.5):
                 watch(False)
-                if not lost.is_set() and not _has_node():
+                if time.monotonic() - measured[0] > METER_SECONDS:
+                    self.meter.sample()
+                    measured[0] = time.monotonic()
+                # To ask a Ray without its head is to wait a minute and be ended by it.
+                if not lost.is_set() and not (all(map(lives, self._processes)) and _has_node()):
                     lost.set()
                     _thread.interrupt_main()
 
@@ -135,6 +178,7 @@ class Executor:
         finally:
             ended.set()
             watcher.join()
+            self.meter.sample()
             watch(True)
             shutil.rmtree(storage, ignore_errors=True)
 
@@ -142,28 +186,43 @@ class Executor:
         from ray import tune
 
         from tepo_lab.execute.search import scheduler
-        from tepo_lab.execute.trainable import TrialTrainable
+        from tepo_lab.execute.trainable import Quiet, TrialTrainable
 
         halving = scheduler(search, steps=max(each.planned.spec.steps for each in pending)) if search else None
         resources = pending[0].planned.spec.resources
+        several = resources.learners > 1
         tuner = tune.Tuner(
-            tune.with_resources(TrialTrainable, {"cpu": resources.cpus, "gpu": resources.gpus}),
+            # Several learners bring their own placement group; the process that waits for them takes nothing, which
+            # Tune wants to hear as something: a byte.
+            tune.with_resources(run_with_learners, {"cpu": 0, "memory": 1})
+            if several
+            else tune.with_resources(TrialTrainable, {"cpu": resources.cpus, "gpu": resources.gpus}),
             param_space={
                 "folder": tune.grid_search([str(each.folder.path.resolve()) for each in pending]),
                 "stop": stop,
                 "session": uuid.uuid4().hex,
                 "search": search.model_dump(mode="json") if search else None,
+                **({"resources": resources.model_dump(), "storage": str(storage.resolve())} if several else {}),
             },
             # A process serves one run after another: the imports are paid once for each core.
-            tune_config=tune.TuneConfig(reuse_actors=True, scheduler=halving),
+            tune_config=tune.TuneConfig(
+                reuse_actors=not several,
+                scheduler=halving,
+                max_concurrent_trials=self.cluster.slots(resources) if several else None,
+            ),
             run_config=tune.RunConfig(
                 name=f"{int(time.time())}",
                 storage_path=str(storage.resolve()),
                 failure_config=tune.FailureConfig(max_failures=resources.max_retries),
+                callbacks=[Quiet()],
                 verbose=0,
             ),
         )
-        results = tuner.fit()
+        try:
+            results = tuner.fit()
+        except (EOFError, UnpicklingError):
+            # Tune reads an attempt's failure from a file that it wrote; on a full disk that is cut off.
+            raise OSError(errno.ENOSPC, "No space left on device", str(storage)) from None
         for result in results:
             if result.error is not None:
                 record_machine_failure(RunFolder(Path(result.config["folder"])), result.error)
@@ -174,28 +233,7 @@ class Executor:
     def check_fits(self, pending: Sequence[Entry]) -> None:
         """Raise `ResourceError`, with the numbers, for the first run that asks for more than the cluster has."""
         for each in pending:
-            asked = each.planned.spec.resources
-            if asked.cpus > self.cluster.cpus or asked.gpus > self.cluster.gpus:
-                raise ResourceError(
-                    f"run {each.folder.name} asks for {asked.cpus:g} CPUs and {asked.gpus:g} GPUs, there are "
-                    f"{self.cluster.cpus:g} and {self.cluster.gpus:g}; set resources.cpus or resources.gpus, join a "
-                    "cluster with --address, or choose profile=nano."
-                )
-
-
-def check_supported(each: Entry) -> None:
-    """Raise `ResourceError` or `ConfigError` for a run that cannot be carried out here, though it can be planned."""
-    spec = each.planned.spec
-    if spec.rollout.engine == "vllm" and find_spec("vllm") is None:
-        raise ResourceError(
-            f"run {each.folder.name}: rollout.engine=vllm and vLLM is not installed; pip install 'tepo-lab[vllm]', or "
-            "set rollout.engine=transformers to sample with the trainer's own model (slower)."
-        )
-    if spec.resources.learners > 1:
-        raise ConfigError(
-            f"run {each.folder.name}: resources.learners={spec.resources.learners} can be planned but not run yet; "
-            "set resources.learners=1, with a model that one device holds."
-        )
+            check_fits(self.cluster, each)
 
 
 def _has_node() -> bool:
@@ -266,8 +304,8 @@ def write_sweep(home: Path, expansion: Expansion, folders: Sequence[RunFolder]) 
 
 def _same_resources(pending: Sequence[Entry]) -> list[list[Entry]]:
     """The trials in groups that ask for the same resources, each in the plan's order."""
-    groups: dict[tuple[float, float], list[Entry]] = {}
+    groups: dict[tuple[float, float, int], list[Entry]] = {}
     for each in pending:
         asked = each.planned.spec.resources
-        groups.setdefault((asked.cpus, asked.gpus), []).append(each)
+        groups.setdefault((asked.cpus, asked.gpus, asked.learners), []).append(each)
     return list(groups.values())

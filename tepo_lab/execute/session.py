@@ -11,12 +11,17 @@ from typing import Any
 
 from rich.console import Console
 
-from tepo_lab.execute.executor import ClusterLostError, Executor, check_supported, write_sweep
+from tepo_lab.execute.cluster import check_supported
+from tepo_lab.execute.cost_report import process_began, session_cost
+from tepo_lab.execute.executor import ClusterLostError, Executor, write_sweep
 from tepo_lab.execute.failures import retry_seconds
+from tepo_lab.execute.hub import check_hub
 from tepo_lab.execute.ledger import Entry, entry
+from tepo_lab.execute.memory import check_memory
 from tepo_lab.execute.mend import set_aside_damaged
 from tepo_lab.execute.plan import Plan, make_plan
-from tepo_lab.execute.progress import Watch, duration
+from tepo_lab.execute.preflight import check_inputs
+from tepo_lab.execute.progress import Watch, counted
 from tepo_lab.execute.selection import write_selection
 from tepo_lab.registry.expand import Expansion
 from tepo_lab.schema.record import write_json, write_whole
@@ -41,8 +46,10 @@ class Session:
     plan: Plan
     console: Console
     mirror: MirrorThread | None
-    began: float = field(default_factory=time.time)
+    began: float = field(default_factory=process_began)
     ended: list[Entry] = field(default_factory=list)
+    cores: float | None = None
+    cpu_seconds: float | None = None
 
     @property
     def failed(self) -> list[Entry]:
@@ -60,23 +67,14 @@ class Session:
             self.mirror.log_table(text, table, page)
 
     def say_what_it_cost(self) -> None:
-        """Print wall time, trial time, tokens; nothing when every run was done before."""
+        """Print what it cost, and keep it as cost.json in the sweep's folder; not when every run was done before."""
         ran = self.plan.pending
         if not ran:
             self.console.print("All runs were done before; nothing was started.", highlight=False)
             return
-        trials, tokens = 0.0, 0.0
-        for each in ran:
-            steps = [step for step in each.folder.metrics() if step["time"] >= self.began]
-            trials += sum(step["seconds/step"] for step in steps)
-            tokens += sum(step["rollout/tokens"] for step in steps)
-            events = [event for event in each.folder.events() if event["time"] >= self.began]
-            trials += sum(event["seconds"] for event in events if event["event"] == "evaluated")
-        self.console.print(
-            f"Cost: {duration(time.time() - self.began)} wall, {len(ran)} runs, {duration(trials)} in trials, "
-            f"{tokens:,.0f} tokens sampled in training.",
-            highlight=False,
-        )
+        cost = session_cost(ran, began=self.began, cores=self.cores, cpu_seconds=self.cpu_seconds)
+        write_json(self.home / "sweeps" / self.sweep / "cost.json", cost.as_json())
+        self.console.print(f"Cost: {cost}.", highlight=False, soft_wrap=True)
         for each in self.failed:
             self.console.print(f"Not done: {each.folder.name}: {each.reason}", style="red", highlight=False)
 
@@ -96,6 +94,9 @@ def run_sweep(
         return
     for each in plan.pending:
         check_supported(each)
+    check_inputs(each.planned.spec for each in plan.pending)
+    check_hub(each.planned.spec for each in plan.pending)
+    check_memory(each.planned.spec for each in plan.pending)
     folders = [each.folder for each in plan.entries]
     mirror = MirrorThread(
         home,
@@ -118,6 +119,9 @@ def run_sweep(
                         mirror.start()
                         closing.callback(mirror.stop, timeout_seconds=MIRROR_SECONDS)
                     _run_all(home, expansion, executor, console)
+                    session.cores = executor.cluster.cpus
+                    # Processes of a cluster that was there before are not this session's.
+                    session.cpu_seconds = executor.meter.seconds if address is None else None
                 break
             except ClusterLostError:
                 lost += 1
@@ -132,11 +136,11 @@ def run_sweep(
 
 
 def _mended_plan(home: Path, expansion: Expansion, console: Console) -> Plan:
-    """The plan, with done runs' evaluations that cannot be read set aside: they are made again."""
+    """The plan, with the runs' files that cannot be read set aside: evaluations are made again."""
     plan = make_plan(home, [expansion])
-    moved = [path for each in plan.entries if each.action == "skip" for path in set_aside_damaged(each.folder)]
+    moved = [path for each in plan.entries if each.state != "running" for path in set_aside_damaged(each.folder)]
     for path in moved:
-        console.print(f"Cannot be read, evaluated again: {path}", style="yellow", highlight=False, soft_wrap=True)
+        console.print(f"Cannot be read, set aside: {path}", style="yellow", highlight=False, soft_wrap=True)
     return make_plan(home, [expansion]) if moved else plan
 
 
@@ -159,7 +163,7 @@ def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Cons
                     left[each.planned.run_id] -= 1 if state in ("interrupted", "pending") else STARTS
         elif held:
             if not told:
-                console.print(f"{len(held)} runs are held by another process; waiting for them.", highlight=False)
+                console.print(f"Waiting for {counted(len(held), 'run')} that another process has.", highlight=False)
                 told = True
             time.sleep(1)
         else:
@@ -167,13 +171,10 @@ def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Cons
 
 
 def _slots(pending: Sequence[Entry], executor: Executor) -> int:
-    asked = pending[0].planned.spec.resources
-    by_cpu = executor.cluster.cpus // asked.cpus
-    by_gpu = executor.cluster.gpus // asked.gpus if asked.gpus else by_cpu
-    return max(1, int(min(by_cpu, by_gpu, len(pending))))
+    return max(1, min(executor.cluster.slots(pending[0].planned.spec.resources), len(pending)))
 
 
 def _opening(plan: Plan, expansion: Expansion) -> str:
     done = sum(each.action == "skip" for each in plan.entries)
     rest = f", {done} done before" if done else ""
-    return f"{expansion.sweep.title}: {len(plan.entries) - done} runs to do{rest}."
+    return f"{expansion.sweep.title}: {counted(len(plan.entries) - done, 'run')} to do{rest}."

@@ -1,0 +1,85 @@
+"""What runs need of the hub: in its cache on this machine, or to be had, looked at before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tepo_lab.errors import DataError, ModelError
+from tepo_lab.execute.provenance import model_folder
+from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
+from tepo_lab.schema.run import RunSpec
+
+#: Seconds the hub has for an answer.
+TIMEOUT = 10.0
+
+
+def check_hub(specs: Iterable[RunSpec]) -> None:
+    """Raise `ModelError` or `DataError` for what is neither in the hub's cache here nor on the hub.
+
+    Each name is asked for once. What lies in a folder of its own is not looked at.
+    """
+    models: dict[tuple[str, str | None], ModelSpec] = {}
+    data_sets: dict[tuple[str, str | None], DatasetData] = {}
+    for spec in specs:
+        if not spec.model.path.startswith("package:") and not model_folder(spec.model).exists():
+            models.setdefault((spec.model.path, spec.model.revision), spec.model)
+        used = [each.data for each in spec.suite.benchmarks.values()] + ([spec.data] if spec.arm.trained else [])
+        for data in used:
+            if not isinstance(data, ChainData) and data.path is None:
+                data_sets.setdefault((str(data.hub), data.revision), data)
+    for model in models.values():
+        _check_model(model)
+    for data in data_sets.values():
+        _check_data(data)
+
+
+def _check_model(model: ModelSpec) -> None:
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    mend = "set model.path to a local folder"
+    try:
+        if isinstance(try_to_load_from_cache(model.path, "config.json", revision=model.revision), str):
+            return
+        reason = "it is not in the hub's cache and HF_HUB_OFFLINE is set"
+        if not constants.HF_HUB_OFFLINE:
+            reason = _refusal(lambda: HfApi().model_info(model.path, revision=model.revision, timeout=TIMEOUT))
+            mend = f"check the name and the connection, or {mend}"
+    except HFValidationError:
+        reason = "no such folder, and no name of the hub"
+    if reason:
+        raise ModelError(f"model.path={model.path}: cannot be loaded ({reason}); {mend}.")
+
+
+def _check_data(data: DatasetData) -> None:
+    from huggingface_hub import HfApi, constants
+
+    mend = "set data.path to a local copy"
+    if constants.HF_HUB_OFFLINE:
+        reason = "" if _is_cached(str(data.hub)) else "it is not in the hub's cache and HF_HUB_OFFLINE is set"
+    else:
+        reason = _refusal(lambda: HfApi().dataset_info(str(data.hub), revision=data.revision, timeout=TIMEOUT))
+        mend = f"check the name and the connection, set HF_HUB_OFFLINE=1 to use the hub's cache, or {mend}"
+    if reason:
+        raise DataError(f"data set {data.hub}: cannot be loaded ({reason}); {mend}.")
+
+
+def _refusal(ask: Any) -> str:
+    """Why the hub did not answer, in one line; "" when it did."""
+    try:
+        ask()
+    except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return ""
+
+
+def _is_cached(name: str) -> bool:
+    """Whether anything of a data set lies in the caches of the hub's client or of `datasets`."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    downloaded = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
+    prepared = Path(config.HF_DATASETS_CACHE) / name.replace("/", "___")
+    return downloaded.is_dir() or prepared.is_dir()

@@ -1,0 +1,61 @@
+"""A sweep over a Ray cluster of two nodes, one of which goes away while it works."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.faults import Bench, holder, wait_for
+
+
+@pytest.fixture
+def cluster():
+    """A head and a worker, each a raylet of its own with one CPU; what one machine has of two."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def parent(pid: int | None) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def test_a_sweep_spreads_over_two_nodes_and_goes_on_when_one_dies(cluster, tmp_path):
+    worker = cluster.add_node(num_cpus=1)
+    raylets = {
+        name: node.all_processes["raylet"][0].process.pid
+        for name, node in (("head", cluster.head_node), ("worker", worker))
+    }
+    bench = Bench(tmp_path / "bench", steps=60)
+    home = tmp_path / "home"
+    driver = bench.start(home, "--address", cluster.address)
+    folders = bench.folders(home)
+
+    def at_work() -> dict[int | None, Path]:
+        """Which raylet's process holds a run that has a checkpoint."""
+        return {
+            parent(holder(folder)): folder.path
+            for folder in folders
+            if folder.lease_file.exists() and any(folder.checkpoints.glob("step-*"))
+        }
+
+    assert wait_for(lambda: set(raylets.values()) <= set(at_work()), driver), driver.said
+    lost = at_work()[raylets["worker"]]
+    cluster.remove_node(worker, allow_graceful=False)
+    killed = time.time()
+    assert driver.wait() == 0, driver.said
+    events = {folder.path: folder.events() for folder in folders}
+    assert all(each[-1]["event"] == "complete" for each in events.values())
+    (again,) = (event for event in events[lost] if event["event"] == "resumed")
+    assert again["time"] > killed
+    assert again["step"] >= 4
+    assert bench.difference(home, bench.leave_in_peace(tmp_path / "peaceful")) == ""

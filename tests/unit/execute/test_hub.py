@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from huggingface_hub import HfApi, constants
+
+from tepo_lab.errors import DataError, ModelError
+from tepo_lab.execute.hub import check_hub
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.schema.profile import DatasetData
+
+
+def spec(*overrides, hub=None):
+    """A nano run, its training data of the hub where a name is given."""
+    made = compose_run("tepo", "nano", overrides, seed=1)
+    return made.model_copy(update={"data": DatasetData(kind="dataset", hub=hub)}) if hub else made
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Names that the hub is asked for; it knows those that begin with "some/"."""
+    names = []
+
+    def answer(api, name, **settings):
+        names.append(name)
+        assert settings["timeout"] <= 10
+        if not name.startswith("some/"):
+            raise OSError("404\n  not found")
+
+    monkeypatch.setattr(HfApi, "model_info", answer)
+    monkeypatch.setattr(HfApi, "dataset_info", answer)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return names
+
+
+def test_what_lies_here_is_not_asked_for(asked, tmp_path):
+    check_hub([spec(), spec(f"model.path={tmp_path}", "model.sha256=null")])
+    assert asked == []
+
+
+def test_each_name_is_asked_for_once(asked):
+    model = ("model.path=some/model", "model.sha256=null")
+    check_hub([spec(*model, hub="some/problems"), spec(*model, "trainer.steps=3", hub="some/problems")])
+    assert asked == ["some/model", "some/problems"]
+
+
+def test_a_model_that_the_hub_does_not_have_is_told_in_one_line(asked):
+    with pytest.raises(ModelError) as told:
+        check_hub([spec("model.path=other/model", "model.sha256=null")])
+    assert "model.path=other/model: cannot be loaded (404 not found)" in str(told.value)
+    assert "set model.path to a local folder" in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "what is this"])
+def test_what_can_be_no_name_of_the_hub_is_a_missing_folder(asked, name):
+    with pytest.raises(ModelError, match="no such folder, and no name of the hub"):
+        check_hub([spec(f"model.path='{name}'", "model.sha256=null")])
+    assert asked == []
+
+
+def test_data_that_the_hub_does_not_have_are_told_in_one_line(asked):
+    with pytest.raises(DataError, match="data set other/problems: cannot be loaded"):
+        check_hub([spec(hub="other/problems")])
+
+
+def test_offline_only_the_cache_counts(asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match="HF_HUB_OFFLINE is set"):
+        check_hub([spec(hub="some/problems")])
+    (tmp_path / "datasets--some--problems").mkdir()
+    check_hub([spec(hub="some/problems")])
+    assert asked == []
