@@ -38,23 +38,22 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each row `repeats` times, beside itself."""
-        self._rebuild(lambda states: states.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Only the rows at `indices`."""
-        self._rebuild(lambda states: states[indices])
-
-    def _rebuild(self, rows: Any) -> None:
-        # Only the filled part is copied: most of the room is still empty when rows are repeated.
-        filled = [rows(states) for states in (self.keys, self.values)]
-        self._room = [self._allocate(states) for states in filled]
-        for room, states in zip(self._room, filled, strict=True):
-            room[:, :, : self._length] = states
+        for place, states in enumerate((self.keys, self.values)):
+            self._room[place] = self._allocate(states, states.shape[0] * repeats)
+            filled = self._room[place][:, :, : self._length]
+            filled.unflatten(0, (-1, repeats)).copy_(states.unsqueeze(1).expand(-1, repeats, -1, -1, -1))
         self._show()
 
-    def _allocate(self, states: Tensor) -> Tensor:
-        rows, heads, _, head_dim = states.shape
-        return states.new_empty(rows, heads, self.capacity, head_dim)
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Only the rows at `indices`, moved together in the room there is."""
+        for place, states in enumerate((self.keys, self.values)):
+            self._room[place] = self._room[place][: len(indices)]
+            self._room[place][:, :, : self._length] = states[indices]
+        self._show()
+
+    def _allocate(self, states: Tensor, rows: int | None = None) -> Tensor:
+        held, heads, _, head_dim = states.shape
+        return states.new_empty(rows or held, heads, self.capacity, head_dim)
 
     def _show(self) -> None:
         self.keys, self.values = (room[:, :, : self._length] for room in self._room)

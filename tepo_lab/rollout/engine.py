@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to decode. Temperature 0 is greedy; `seed` fixes every draw on the same machine."""
+    """How to decode. Temperature 0 is greedy; `seed` and a prompt's index fix every draw for that prompt."""
 
     temperature: float
     max_new_tokens: int
@@ -33,8 +33,14 @@ class Response:
 class Engine(Protocol):
     """A sampler of continuations."""
 
-    def generate(self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling) -> list[list[Response]]:
-        """`samples` responses to each prompt of token ids, in the prompts' order."""
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+    ) -> list[list[Response]]:
+        """`samples` responses to each prompt of token ids, in the prompts' order.
+
+        Prompt i draws as prompt `first_prompt` + i: a process that samples a share of a list gives where its share
+        begins, and gets what one process would have sampled for the whole list (to rounding of the logits).
+        """
         ...
 
     def sync_weights(self) -> None:

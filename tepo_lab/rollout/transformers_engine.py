@@ -7,12 +7,45 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from tepo_lab.rollout.attention import attends_to_all
 from tepo_lab.rollout.cache import preallocated_cache
 from tepo_lab.rollout.engine import Response, Sampling
+from tepo_lab.rollout.noise import uniform
 
 #: Finished rows leave the batch when at least this share of it has finished: each time costs a copy of the cache.
 COMPACT_AT = 0.25
+
+
+#: Tokens of a block of a vocabulary that is searched in two stages.
+BLOCK = 1024
+
+#: Positions for which noise is drawn at once.
+DRAWN_AT_ONCE = 64
+
+
+class Draws:
+    """The uniform draws of a batch's rows (`samples` of each of `prompts` prompts), position by position.
+
+    `first_prompt` and `first_sample` say which prompts and samples of the whole call these are.
+    """
+
+    def __init__(
+        self, sampling: Sampling, first_prompt: int, first_sample: int, prompts: int, samples: int, device: torch.device
+    ) -> None:
+        self.seed = sampling.seed
+        self.prompts = torch.arange(first_prompt, first_prompt + prompts, device=device).view(-1, 1, 1)
+        self.samples = torch.arange(first_sample, first_sample + samples, device=device).view(-1, 1)
+        self._drawn = torch.empty(0)
+
+    def at(self, position: int) -> Tensor:
+        """(rows, 1) draws for the token at `position`, which rises by one from call to call."""
+        place = position % DRAWN_AT_ONCE
+        if place == 0:
+            positions = torch.arange(position, position + DRAWN_AT_ONCE, device=self.prompts.device)
+            self._drawn = uniform(self.seed, self.prompts, self.samples, positions).flatten(0, 1)
+        return self._drawn[:, place : place + 1]
 
 
 class TransformersEngine:
@@ -27,6 +60,10 @@ class TransformersEngine:
         self.end_ids = torch.tensor(sorted(set(end_ids)), device=model.device)
         self.pad_id = pad_id
         self.sequences_per_batch = sequences_per_batch
+        #: Tokens between two counts of the rows that have ended: a GPU is waited for at each.
+        self.counts_every = 16 if model.device.type == "cuda" else 1
+        #: Whether one mask of what is added to the scores serves all layers.
+        self.takes_whole_masks = model.config._attn_implementation.endswith("sdpa") and attends_to_all(model)
 
     def sync_weights(self) -> None:
         """The weights are the trainer's own."""
@@ -35,16 +72,18 @@ class TransformersEngine:
         """Nothing is held besides the model."""
 
     @torch.no_grad()
-    def generate(self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling) -> list[list[Response]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+    ) -> list[list[Response]]:
         """`samples` responses to each prompt, in order. Prompts are prefilled once for all their samples."""
         was_training = self.model.training
         self.model.eval()
-        noise = torch.Generator(device="cpu").manual_seed(sampling.seed)
         results: list[list[Response]] = [[] for _ in prompts]
         try:
             for first, rows in self._batches(len(prompts), samples):
                 chunk = [prompts[index] for index in range(first, first + rows[0])]
-                for index, responses in enumerate(self._decode(chunk, rows[1], sampling, noise)):
+                draws = Draws(sampling, first_prompt + first, len(results[first]), *rows, device=self.model.device)
+                for index, responses in enumerate(self._decode(chunk, rows[1], sampling, draws)):
                     results[first + index] += responses
         finally:
             self.model.train(was_training)
@@ -62,56 +101,77 @@ class TransformersEngine:
                 remaining -= taken
 
     def _decode(
-        self, prompts: Sequence[Sequence[int]], samples: int, sampling: Sampling, noise: torch.Generator
+        self, prompts: Sequence[Sequence[int]], samples: int, sampling: Sampling, draws: Draws
     ) -> list[list[Response]]:
         device = self.model.device
         prompt_ids, prompt_mask = self._left_padded(prompts)
         width, rows = prompt_ids.shape[1], len(prompts) * samples
         limit = sampling.max_new_tokens
         cache = preallocated_cache(self.model.config, width + limit)
-        positions = (prompt_mask.cumsum(-1) - 1).clamp(min=0)
         logits = self.model(
             input_ids=prompt_ids,
             attention_mask=prompt_mask,
-            position_ids=positions,
+            position_ids=(prompt_mask.cumsum(-1) - 1).clamp(min=0),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
         cache.batch_repeat_interleave(samples)
         logits = logits.repeat_interleave(samples, dim=0)
-        mask = torch.ones(rows, width + limit, dtype=prompt_mask.dtype, device=device)
-        mask[:, :width] = prompt_mask.repeat_interleave(samples, dim=0)
+        mask = self._decoding_mask(prompt_mask.repeat_interleave(samples, dim=0), limit)
         next_position = prompt_mask.sum(-1, keepdim=True).repeat_interleave(samples, dim=0)
 
         tokens = torch.full((rows, limit), self.pad_id, dtype=torch.long, device=device)
-        lengths = torch.full((rows,), limit, dtype=torch.long, device=device)
-        ended = torch.zeros(rows, dtype=torch.bool, device=device)
-        # Rows still in the batch, as indices of the original rows. Noise is drawn for every original row, so that
-        # which rows have left cannot change what the others sample.
+        # Rows still in the batch, as indices of the original rows, and which of those have ended.
         alive = torch.arange(rows, device=device)
+        ended = torch.zeros(rows, dtype=torch.bool, device=device)
         for step in range(limit):
-            chosen = _choose(logits, sampling, _noise(rows, noise, sampling, device)[alive])
+            chosen = _choose(logits, sampling, draws.at(step)[alive])
             tokens[alive, step] = chosen
-            finished = torch.isin(chosen, self.end_ids) & ~ended[alive]
-            lengths[alive[finished]] = step + 1
-            ended[alive[finished]] = True
-            going = ~ended[alive]
-            remaining = int(going.sum())
-            if remaining == 0 or step == limit - 1:
+            ended |= torch.isin(chosen, self.end_ids)
+            if step == limit - 1:
                 break
-            if remaining <= (1 - COMPACT_AT) * len(alive):
-                kept = going.nonzero().squeeze(-1)
-                alive, chosen, mask, next_position = alive[kept], chosen[kept], mask[kept], next_position[kept]
-                cache.batch_select_indices(kept)
+            if (step + 1) % self.counts_every == 0:
+                remaining = len(ended) - int(ended.sum())
+                if remaining == 0:
+                    break
+                if remaining <= (1 - COMPACT_AT) * len(ended):
+                    kept = (~ended).nonzero().squeeze(-1)
+                    alive, chosen, ended = alive[kept], chosen[kept], ended[kept]
+                    mask, next_position = mask[kept], next_position[kept]
+                    cache.batch_select_indices(kept)
             logits = self.model(
                 input_ids=chosen.unsqueeze(-1),
-                attention_mask=mask[:, : width + step + 1],
+                attention_mask=mask[..., : width + step + 1],
                 position_ids=next_position + step,
                 past_key_values=cache,
                 use_cache=True,
             ).logits[:, -1]
-        return _responses(tokens, lengths, ended, samples)
+        return self._responses(tokens, samples)
+
+    def _responses(self, tokens: Tensor, samples: int) -> list[list[Response]]:
+        """Rows of tokens up to the first that ends a response, and all of a row that has none."""
+        ends = torch.isin(tokens, self.end_ids)
+        has_ended = ends.any(-1)
+        lengths = torch.where(has_ended, ends.int().argmax(-1) + 1, tokens.shape[1])
+        rows = [
+            Response(tuple(ids[:length]), not ended)
+            for ids, length, ended in zip(tokens.tolist(), lengths.tolist(), has_ended.tolist(), strict=True)
+        ]
+        return [rows[first : first + samples] for first in range(0, len(rows), samples)]
+
+    def _decoding_mask(self, prompt_mask: Tensor, limit: int) -> Tensor:
+        """The mask of prompts (B, width) and `limit` more tokens, in the form that costs the model least.
+
+        transformers makes a mask of four dimensions out of one of two at every token, unless it is given that.
+        """
+        rows, width = prompt_mask.shape
+        mask = prompt_mask.new_ones(rows, width + limit)
+        mask[:, :width] = prompt_mask
+        if not self.takes_whole_masks:
+            return mask
+        added = torch.zeros(rows, 1, 1, width + limit, dtype=self.model.dtype, device=mask.device)
+        return added.masked_fill_(mask[:, None, None] == 0, -torch.inf)
 
     def _left_padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         width = max(len(prompt) for prompt in prompts)
@@ -121,12 +181,6 @@ class TransformersEngine:
             ids[row, width - len(prompt) :] = torch.tensor(prompt, dtype=torch.long)
             mask[row, width - len(prompt) :] = 1
         return ids.to(self.model.device), mask.to(self.model.device)
-
-
-def _noise(rows: int, noise: torch.Generator, sampling: Sampling, device: torch.device) -> Tensor:
-    if sampling.temperature == 0:
-        return torch.zeros(rows, 1, device=device)
-    return torch.rand(rows, 1, generator=noise, dtype=torch.float64).to(device)
 
 
 def _choose(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
@@ -142,14 +196,19 @@ def _choose(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
         # A token stays while the mass before it is below top_p, so the first always stays.
         ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= sampling.top_p, 0.0)
         probabilities = torch.zeros_like(probabilities).scatter_(-1, order, ordered)
-    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    if logits.shape[-1] <= 2 * BLOCK:
+        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+        return _found(cumulative, uniform * cumulative[:, -1:]).squeeze(-1)
+    # A large vocabulary is searched in two stages, so that no float64 of its size is ever held.
+    blocks = pad(probabilities, (0, -logits.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    cumulative = pad(blocks.sum(-1, dtype=torch.float64).cumsum(-1), (1, 0))
     target = uniform * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+    block = _found(cumulative[:, 1:], target)
+    inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).cumsum(-1, dtype=torch.float64)
+    place = _found(inside, target - cumulative.gather(1, block))
+    return (block * BLOCK + place).squeeze(-1).clamp(max=logits.shape[-1] - 1)
 
 
-def _responses(tokens: Tensor, lengths: Tensor, ended: Tensor, samples: int) -> list[list[Response]]:
-    rows = [
-        Response(tuple(ids[:length]), not has_ended)
-        for ids, length, has_ended in zip(tokens.tolist(), lengths.tolist(), ended.tolist(), strict=True)
-    ]
-    return [rows[first : first + samples] for first in range(0, len(rows), samples)]
+def _found(cumulative: Tensor, target: Tensor) -> Tensor:
+    """(B, 1) the first place whose cumulative sum (B, N) exceeds the target (B, 1)."""
+    return torch.searchsorted(cumulative.contiguous(), target, right=True).clamp(max=cumulative.shape[-1] - 1)

@@ -28,12 +28,19 @@ class VllmEngine:
     """vLLM over the same model as the trainer's, colocated: it sleeps while the trainer learns.
 
     Args: `model` the trainer's transformers model, whose weights `sync_weights` hands over; `checkpoint` the folder or
-    hub name vLLM reads the architecture from; `max_tokens` prompt and response together.
+    hub name vLLM reads the architecture from; `dtype` it computes in; `max_tokens` prompt and response together.
     Raises `ResourceError` when vLLM is not installed.
     """
 
     def __init__(
-        self, model: Any, *, checkpoint: str, end_ids: Sequence[int], max_tokens: int, sequences_per_batch: int
+        self,
+        model: Any,
+        *,
+        checkpoint: str,
+        dtype: str,
+        end_ids: Sequence[int],
+        max_tokens: int,
+        sequences_per_batch: int,
     ) -> None:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -58,7 +65,7 @@ class VllmEngine:
         )
         self.llm = LLM(
             model=checkpoint,
-            dtype=str(model.dtype).removeprefix("torch."),
+            dtype=dtype,
             max_model_len=max_tokens,
             max_num_seqs=sequences_per_batch,
             # The log-probabilities of the distribution sampled from: what the trainer's own are compared with.
@@ -68,7 +75,9 @@ class VllmEngine:
         )
         self.is_current = False
 
-    def generate(self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling) -> list[list[Response]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+    ) -> list[list[Response]]:
         """`samples` responses to each prompt, in order, with the log-probability of each token when sampled."""
         from vllm import SamplingParams
 
@@ -86,7 +95,7 @@ class VllmEngine:
                 ignore_eos=True,
                 detokenize=False,
                 logprobs=0,
-                seed=(sampling.seed + index) % 2**31,
+                seed=(sampling.seed + first_prompt + index) % 2**31,
             )
             for index in range(len(requests))
         ]
@@ -122,7 +131,8 @@ class VllmEngine:
 
     def _weights(self) -> Iterator[tuple[str, Any]]:
         for name, tensor in self.model.state_dict().items():
-            yield name, tensor.detach()
+            # A sharded model's weights are put together one by one, by all its processes at once.
+            yield name, (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
 
 
 def _index(output: Any) -> int:

@@ -53,6 +53,23 @@ def test_leaving_finished_rows_out_does_not_change_the_others(engine, prompts, m
     assert engine.generate(prompts, samples=8, sampling=sampling) == compacted
 
 
+def test_counting_seldom_does_not_change_the_responses(engine, prompts):
+    sampling = Sampling(1.0, 60, seed=3)
+    expected = engine.generate(prompts, samples=8, sampling=sampling)
+    engine.counts_every = 16
+    assert engine.generate(prompts, samples=8, sampling=sampling) == expected
+
+
+def test_neither_batches_nor_shares_change_what_a_prompt_samples(nano, engine, prompts):
+    sampling = Sampling(1.0, 60, seed=3)
+    whole = engine.generate(prompts, samples=8, sampling=sampling)
+    narrow = TransformersEngine(nano.model, end_ids=nano.end_ids, pad_id=nano.pad_id, sequences_per_batch=3)
+    assert narrow.generate(prompts, samples=8, sampling=sampling) == whole
+    share = engine.generate(prompts[2:], samples=8, sampling=sampling, first_prompt=2)
+    assert share == whole[2:]
+    assert engine.generate(prompts[2:], samples=8, sampling=sampling) != whole[2:]
+
+
 def test_batches_hold_at_most_the_rows_asked_for(nano, prompts):
     engine = TransformersEngine(nano.model, end_ids=nano.end_ids, pad_id=nano.pad_id, sequences_per_batch=6)
     shapes = []
@@ -78,6 +95,17 @@ def test_sampling_follows_the_softmax():
     counts = torch.bincount(_choose(logits, Sampling(1.0, 1), uniform), minlength=4) / 20000
     for share, expected in zip(counts.tolist(), probabilities.tolist(), strict=True):
         assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / 20000)
+
+
+def test_a_large_vocabulary_is_searched_in_two_stages_with_the_same_result(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(500, 5000, generator=generator)
+    uniform = torch.rand(500, 1, generator=generator, dtype=torch.float64)
+    for sampling in (Sampling(1.0, 1), Sampling(0.7, 1, top_p=0.8)):
+        staged = _choose(logits, sampling, uniform)
+        monkeypatch.setattr("tepo_lab.rollout.transformers_engine.BLOCK", 4096)
+        assert torch.equal(staged, _choose(logits, sampling, uniform))
+        monkeypatch.undo()
 
 
 def test_temperature_sharpens_and_top_p_cuts_the_tail():

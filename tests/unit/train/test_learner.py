@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import yaml
 
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.transformers_engine import TransformersEngine
@@ -40,6 +41,41 @@ def test_micro_batches_change_nothing_beyond_rounding(overrides):
     assert split_metrics["actor/grad_norm"] == pytest.approx(whole_metrics["actor/grad_norm"], rel=1e-4)
     assert split_metrics["actor/pg_loss"] == pytest.approx(whole_metrics["actor/pg_loss"], rel=1e-3, abs=1e-6)
     assert torch.allclose(whole, split, atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def groups():
+    spec = compose_run("tepo", "nano", ("trainer.prompts_per_step=16",), seed=1)
+    loaded = load_nano()
+    engine = TransformersEngine(loaded.model, end_ids=loaded.end_ids, pad_id=loaded.pad_id)
+    return Collector(spec, engine, loaded.tokenizer, open_source(spec.data)).collect(1, 0).groups
+
+
+@pytest.mark.parametrize("micro_batch_tokens", ["null", "400"])
+@pytest.mark.parametrize("arm", ["grpo_dapo", "tepo", "clip_cov", "kl_cov", "entropy_term", "max_entropy"])
+def test_losses_and_gradients_equal_those_of_padded_rows(arm, micro_batch_tokens, groups):
+    """Padded rows are transformers' plain forward pass. The weights have moved since the old scores were taken."""
+    found = {}
+    for shares in (True, False):
+        spec = compose_run(arm, "nano", ("trainer.prompts_per_step=16", "trainer.mini_batch_prompts=16"), seed=1)
+        trainer = spec.trainer.model_copy(update={"micro_batch_tokens": yaml.safe_load(micro_batch_tokens)})
+        loaded = load_nano()
+        learner = Learner(spec.model_copy(update={"trainer": trainer}), loaded)
+        assert learner.scorer.shares_prompts
+        learner.scorer.shares_prompts = shares
+        (mini_batch,) = [learner._with_old_scores(each) for each in learner._mini_batches(groups)]
+        assert (len(mini_batch.parts) == 1) == (micro_batch_tokens == "null")
+        moved = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for each in loaded.model.parameters():
+                each += 1e-3 * torch.randn(each.shape, generator=moved)
+        metrics = learner._gradients(mini_batch)
+        found[shares] = metrics, torch.cat([each.grad.flatten().double() for each in loaded.model.parameters()])
+    (metrics, gradient), (plain_metrics, plain) = found[True], found[False]
+    assert plain.norm() > 0
+    assert (gradient - plain).norm() < 1e-6 * plain.norm()
+    for name, value in plain_metrics.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
 def test_on_the_first_mini_batch_every_ratio_is_one_and_no_entropy_has_changed():

@@ -1,0 +1,256 @@
+"""Measures the training step: one unit of work through the trainer's own classes, beside what the machine could do."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+import torch
+
+from tepo_lab.bench.floors import Work, byte_floor, flop_floor, peak_bandwidth, peak_flops
+from tepo_lab.errors import ConfigError, DataError
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.rollout.engine import Engine, Response, Sampling
+from tepo_lab.schema.problem import Problem
+from tepo_lab.schema.profile import DatasetData, ModelSpec
+from tepo_lab.schema.run import RunSpec
+from tepo_lab.tasks.answers import last_boxed
+from tepo_lab.tasks.grading import Grader, grade_all
+from tepo_lab.tasks.sources import ListSource, open_source
+from tepo_lab.train.engines import open_engine
+from tepo_lab.train.experience import Collector
+from tepo_lab.train.learner import Learner
+from tepo_lab.train.model import load_model, pick_device
+
+#: Arms whose step is measured: the baseline, the sequence-level ratio, and that with its penalty.
+Arm = Literal["grpo_dapo", "tepo_no_kl", "tepo"]
+
+
+@dataclass(frozen=True)
+class StepBench:
+    """The unit of work: prompts x group responses of at most `max_new` tokens, old log-probabilities, `updates`.
+
+    `steps` are measured after `warmup` others. No group is dropped, and the learning rate is so small that the lengths
+    of the responses stay those of the checkpoint.
+    """
+
+    checkpoint: Path
+    prompts: Path
+    arm: Arm = "grpo_dapo"
+    prompts_per_step: int = 64
+    group: int = 8
+    updates: int = 8
+    max_new: int = 40
+    steps: int = 12
+    warmup: int = 2
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int = 1
+    micro_batch_tokens: int | None = None
+
+    def spec(self) -> RunSpec:
+        """The run that this is a step of. Raises `ConfigError` for numbers that do not fit."""
+        if not (self.checkpoint / "config.json").is_file():
+            raise ConfigError(f"--checkpoint {self.checkpoint}: not a folder with a checkpoint (no config.json there).")
+        if self.prompts_per_step % self.updates:
+            raise ConfigError(
+                f"--updates {self.updates} does not divide --prompts-per-step {self.prompts_per_step}: give a divisor."
+            )
+        overrides = [
+            f"trainer.prompts_per_step={self.prompts_per_step}",
+            f"trainer.group_size={self.group}",
+            f"trainer.mini_batch_prompts={self.prompts_per_step // self.updates}",
+            "trainer.dynamic_sampling=off",
+            "trainer.learning_rate=1e-6",
+            "trainer.betas=[0.9,0.95]",
+            f"trainer.micro_batch_tokens={'null' if self.micro_batch_tokens is None else self.micro_batch_tokens}",
+            f"rollout.max_new_tokens={self.max_new}",
+            "rollout.max_prompt_tokens=1000000",
+            f"resources.threads={self.threads}",
+            f"resources.device={self.device}",
+            f"resources.gpus={int(self.device == 'cuda')}",
+        ]
+        spec = compose_run(self.arm, "nano", overrides)
+        model = ModelSpec(name=self.checkpoint.name, path=str(self.checkpoint), dtype=self.dtype)
+        data = DatasetData(kind="dataset", path=str(self.prompts), columns={"prompt": "prompt", "id": None})
+        return spec.model_copy(update={"model": model, "data": data})
+
+
+class InFileOrder:
+    """Problems in the order of their file, from the start again after the last."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = problems
+
+    def training(self, position: int, count: int, *, seed: int) -> list[Problem]:
+        return [self.problems[place % len(self.problems)] for place in range(position, position + count)]
+
+    def benchmark(self, count: int) -> list[Problem]:
+        return list(self.problems[:count])
+
+
+class BareAnswers(Collector):
+    """Grades the last box of a response, or the whole response where it has none."""
+
+    def _grade(self, problems: Sequence[Problem], responses: Sequence[Sequence[Response]]) -> torch.Tensor:
+        ids = [response.token_ids for group in responses for response in group]
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        boxed = [text if last_boxed(text) is not None else f"\\boxed{{{text}}}" for text in texts]
+        size = len(responses[0])
+        answers = [problem.answer for problem in problems for _ in range(size)]
+        grades = grade_all(boxed, answers, Grader("boxed", symbolic=False))
+        return torch.tensor([grade.correct for grade in grades], dtype=torch.float32).view(len(problems), size)
+
+
+@dataclass
+class Clock:
+    """CPU and wall seconds by phase."""
+
+    cpu: dict[str, float] = field(default_factory=dict)
+    wall: dict[str, float] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds what its block takes to the phase `name`; on a GPU the work given to it is waited for."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.cpu[name] = self.cpu.get(name, 0.0) + time.process_time() - cpu
+        self.wall[name] = self.wall.get(name, 0.0) + time.perf_counter() - wall
+
+
+class TimedEngine:
+    """An engine whose sampling is a phase of its own on a clock."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self.engine = engine
+        self.clock = clock
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+    ) -> list[list[Response]]:
+        with self.clock.phase("rollout"):
+            return self.engine.generate(prompts, samples=samples, sampling=sampling, first_prompt=first_prompt)
+
+    def sync_weights(self) -> None:
+        self.engine.sync_weights()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def measure_step(bench: StepBench) -> dict[str, Any]:
+    """What a training step takes, as plain values (see `tepo-lab bench step --help`).
+
+    Raises `ConfigError`, `DataError` or `ModelError` for what cannot be measured.
+    """
+    spec = bench.spec()
+    problems = open_source(spec.data)
+    if not isinstance(problems, ListSource):
+        raise DataError(f"--prompts {bench.prompts}: holds no problems.")
+    torch.set_num_threads(bench.threads)
+    torch.manual_seed(0)
+    device = pick_device(spec.resources)
+    loaded = load_model(spec.model, device)
+    clock = Clock(device=device)
+    engine = TimedEngine(open_engine(spec, loaded), clock)
+    collector = BareAnswers(spec, engine, loaded.tokenizer, InFileOrder(problems.problems))
+    learner = Learner(spec, loaded)
+    work = Work(loaded.model, bench.updates)
+    steps: list[dict[str, float]] = []
+    position = tokens = 0
+    for step in range(1, bench.warmup + bench.steps + 1):
+        measured = step > bench.warmup
+        clock.cpu.clear()
+        clock.wall.clear()
+        with clock.phase("step"):
+            experience = collector.collect(step, position)
+            with clock.phase("learn"):
+                metrics = learner.learn(step, experience.groups)
+        position = experience.position
+        if measured:
+            steps.append(_split(clock, metrics))
+            tokens += int(experience.metrics["rollout/tokens"])
+            work.add(experience.groups)
+    peak, bandwidth = peak_flops(device, loaded.model.dtype), peak_bandwidth(device)
+    seconds = "wall" if device.type == "cuda" else "cpu"
+    per_step = fmean(each[seconds] for each in steps)
+    flops = {phase: value / bench.steps for phase, value in work.flops.items()}
+    result = {
+        "tool": "tepo-lab",
+        "arm": bench.arm,
+        "checkpoint": bench.checkpoint.resolve().name,
+        "parameters": sum(each.numel() for each in loaded.model.parameters()),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "dtype": bench.dtype,
+        "torch": torch.__version__,
+        "threads": bench.threads,
+        "prompts_per_step": bench.prompts_per_step,
+        "group": bench.group,
+        "updates": bench.updates,
+        "max_new": bench.max_new,
+        "steps": bench.steps,
+        "cpu_s_per_step": fmean(each["cpu"] for each in steps),
+        "cpu_s_median": median(each["cpu"] for each in steps),
+        "cpu_s_min": min(each["cpu"] for each in steps),
+        "wall_s_per_step": fmean(each["wall"] for each in steps),
+        "split": {phase: fmean(each[phase] for each in steps) for phase in ("rollout", "old_log_probs", "update")},
+        "tokens_per_step": tokens / bench.steps,
+        "reward": experience.metrics["reward/mean"],
+        "tokens_per_cpu_s": tokens / sum(each["cpu"] for each in steps),
+        "tokens_per_wall_s": tokens / sum(each["wall"] for each in steps),
+        "flops_per_step": sum(flops.values()),
+        "peak_flops": peak,
+        "floor_flops_s": sum(flop_floor(flops, peak).values()),
+        "floor_flops_split_s": flop_floor(flops, peak),
+        "mfu": sum(flops.values()) / peak / per_step,
+        "peak_memory_mib": _peak_memory(device) / 2**20,
+    }
+    if device.type == "cuda":
+        result["peak_bandwidth"] = bandwidth
+        result["floor_bytes_s"] = byte_floor(work, bench.steps, bandwidth)
+    return {name: _rounded(value) for name, value in result.items()}
+
+
+def _split(clock: Clock, metrics: dict[str, float]) -> dict[str, float]:
+    """CPU and wall seconds of one step, and its phases in CPU seconds (on a GPU: wall seconds).
+
+    The learner tells its two phases apart by the wall; the CPU seconds are divided in that proportion.
+    """
+    times = clock.wall if clock.device.type == "cuda" else clock.cpu
+    scoring, updating = metrics["seconds/old_log_probs"], metrics["seconds/update"]
+    share = scoring / (scoring + updating)
+    return {
+        "cpu": clock.cpu["step"],
+        "wall": clock.wall["step"],
+        "rollout": times["rollout"],
+        "old_log_probs": times["learn"] * share,
+        "update": times["learn"] * (1 - share),
+    }
+
+
+def _peak_memory(device: torch.device) -> float:
+    """Bytes at the highest: allocated on the GPU, or resident in memory."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def as_line(result: dict[str, Any]) -> str:
+    """The result as one line of JSON."""
+    return json.dumps(result, allow_nan=False)

@@ -1,0 +1,106 @@
+"""What a training step takes, and what a run leaves on disk."""
+
+# ruff: noqa: T201 - a program that prints
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+ARMS = ("grpo_dapo", "tepo_no_kl", "tepo")
+
+#: Steps of the run whose records are reckoned, and of the one that is made to reckon them.
+RUN_STEPS = 72
+MADE_STEPS = 3
+
+
+def step_split(scratch: Path, checkpoint: Path | None, prompts: Path | None, steps: int) -> dict[str, Any]:
+    """`tepo-lab bench step` of each arm."""
+    checkpoint = checkpoint or Path(str(resources.files("tepo_lab"))) / "assets" / "nano"
+    prompts = prompts or _embedded_prompts(scratch / "prompts.jsonl")
+    found = {}
+    for arm in ARMS:
+        found[arm] = _our_step(checkpoint, prompts, steps, arm)
+        print(_described(f"{checkpoint.name} {arm}", found[arm]), flush=True)
+    relative = found["tepo"]["cpu_s_per_step"] / found["tepo_no_kl"]["cpu_s_per_step"]
+    print(f"tepo over tepo_no_kl: {relative:.2f} (target at most 1.10)")
+    return found | {"tepo_over_tepo_no_kl": relative}
+
+
+def yardstick_ratios(
+    yardstick: Sequence[str], checkpoint: Path, prompts: Path, steps: int, rounds: int
+) -> dict[str, Any]:
+    """CPU seconds of another trainer over ours, the two taking turns: the median of the rounds' ratios."""
+    ratios, theirs = [], []
+    for _ in range(rounds):
+        theirs.append(_printed([*yardstick, *_unit(checkpoint, prompts, steps)]))
+        ours = _our_step(checkpoint, prompts, steps, "grpo_dapo")
+        ratios.append(theirs[-1]["cpu_s_per_step"] / ours["cpu_s_per_step"])
+        print(
+            f"{checkpoint.name}: {ratios[-1]:.2f} times as fast as {theirs[-1].get('tool', 'the yardstick')}",
+            flush=True,
+        )
+    print(f"median of {rounds} rounds: {statistics.median(ratios):.2f}")
+    return {"ratios": ratios, "median": statistics.median(ratios), "theirs": theirs}
+
+
+def records_size(scratch: Path) -> dict[str, float]:
+    """MiB that a nano run of 72 steps leaves: of a run of a few steps, its step metrics taken as often as is due."""
+    from tepo_lab.execute.executor import prepare_folder
+    from tepo_lab.execute.ledger import entry
+    from tepo_lab.registry.compose import compose_run
+    from tepo_lab.registry.expand import planned
+    from tepo_lab.train.trial import run_trial
+
+    overrides = (f"trainer.steps={MADE_STEPS}", "trainer.checkpoint_every=1")
+    found = entry(scratch / "records", planned(compose_run("tepo", "nano", overrides, seed=1)))
+    prepare_folder(found)
+    run_trial(found.planned.spec, found.folder)
+    sizes = {each: each.stat().st_size for each in found.folder.path.rglob("*") if each.is_file()}
+    steps = sizes.pop(found.folder.metrics_file) * RUN_STEPS / MADE_STEPS
+    checkpoints = sum(size for each, size in sizes.items() if found.folder.checkpoints in each.parents)
+    records = (sum(sizes.values()) - checkpoints + steps) / 2**20
+    print(f"records of {RUN_STEPS} steps and an evaluation: {records:.1f} MiB (target 20), checkpoints apart")
+    return {"records_mib": records, "checkpoints_mib": checkpoints / 2**20}
+
+
+def _our_step(checkpoint: Path, prompts: Path, steps: int, arm: str) -> dict[str, Any]:
+    program = [sys.executable, "-c", "from tepo_lab.cli import main; main()", "bench", "step", "--arm", arm]
+    return _printed([*program, *_unit(checkpoint, prompts, steps)])
+
+
+def _unit(checkpoint: Path, prompts: Path, steps: int) -> list[str]:
+    return ["--checkpoint", str(checkpoint), "--prompts", str(prompts), "--steps", str(steps)]
+
+
+def _printed(program: Sequence[str]) -> dict[str, Any]:
+    """The JSON object that a program prints, among other lines."""
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"tool"')]
+    if done.returncode != 0 or not lines:
+        raise RuntimeError(f"{' '.join(program)} ended with {done.returncode}: {done.stderr[-500:]}")
+    values: dict[str, Any] = json.loads(lines[-1])
+    return values
+
+
+def _described(name: str, values: dict[str, Any]) -> str:
+    split = values["split"]
+    return (
+        f"{name:24}{values['cpu_s_per_step']:7.3f} CPU s a step (rollout {split['rollout']:.3f}, old log-probabilities "
+        f"{split['old_log_probs']:.3f}, update {split['update']:.3f}); floor {values['floor_flops_s']:.3f}"
+    )
+
+
+def _embedded_prompts(path: Path) -> Path:
+    """Training problems of the embedded task."""
+    from tepo_lab.registry.compose import compose_run
+    from tepo_lab.tasks.sources import open_source
+
+    problems = open_source(compose_run("tepo", "nano").data).training(0, 1024, seed=0)
+    path.write_text("".join(json.dumps({"prompt": each.prompt, "answer": each.answer}) + "\n" for each in problems))
+    return path
