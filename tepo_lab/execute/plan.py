@@ -10,6 +10,8 @@ from typing import Any
 
 from tepo_lab.execute.costs import Costs, wall_seconds
 from tepo_lab.execute.ledger import Entry, entry
+from tepo_lab.execute.memory import as_json as memory_json
+from tepo_lab.execute.memory import estimate
 from tepo_lab.registry.expand import Expansion, PlannedRun, merge
 
 
@@ -65,6 +67,7 @@ class Plan:
 
     def _row(self, each: Entry) -> dict[str, Any]:
         spec = each.planned.spec
+        memory = estimate(spec)
         return {
             "id": each.planned.run_id,
             "name": each.folder.name,
@@ -78,6 +81,7 @@ class Plan:
             "gpu_hours": self.gpu_hours(each),
             "seconds": self.seconds_left(each),
             "basis": self.costs.of(spec).basis,
+            "gpu_memory": memory_json(memory) if memory else None,
         }
 
 

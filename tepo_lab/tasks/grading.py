@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +35,10 @@ class Grader:
 
     form: Form = "boxed"
     symbolic: bool = True
+
+
+#: Grades each response against the gold answer at the same place, as `grade_all` does.
+GradeAll = Callable[[Sequence[str], Sequence[str], Grader], list[Grade]]
 
 
 def grader_of(data: Data, prompt: PromptSpec, kind: Literal["exact", "symbolic"] | None = None) -> Grader:

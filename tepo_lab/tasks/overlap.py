@@ -77,7 +77,8 @@ def check_data(training: Data, suite: Suite) -> list[DataReport]:
     reports, overlaps = [], {}
     for name, benchmark in suite.benchmarks.items():
         try:
-            held_out = open_source(benchmark.data).benchmark(benchmark.problems)
+            source = open_source(benchmark.data, key=f"suite.benchmarks.{name}.data")
+            held_out = source.benchmark(benchmark.problems)
         except DataError as error:
             reports.append(DataReport(name, error=str(error)))
             continue

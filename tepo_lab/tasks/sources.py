@@ -82,12 +82,16 @@ class ListSource:
         return list(self.problems)
 
 
-def open_source(data: ChainData | DatasetData) -> ProblemSource:
-    """The problems that `data` declares. Raises `DataError` for missing, empty or unreadable data."""
+def open_source(data: ChainData | DatasetData, *, key: str = "data") -> ProblemSource:
+    """The problems that `data` declares. Raises `DataError` for missing, empty or unreadable data.
+
+    Args: `key` under which the configuration has `data`, for messages.
+    """
     if isinstance(data, ChainData):
         return ChainSource(data)
-    rows, where = (local_rows(data.path), data.path) if data.path else (hub_rows(data), hub_name(data))
-    return ListSource([_problem(row, number, data, where) for number, row in enumerate(rows, 1)], where=where)
+    rows, where = (local_rows(data, key=key), data.path) if data.path else (hub_rows(data), hub_name(data))
+    taken = [*enumerate(rows, 1)][data.skip :][: data.take]
+    return ListSource([_problem(row, number, data, where) for number, row in taken], where=where)
 
 
 def _problem(row: dict[str, Any], number: int, data: DatasetData, where: str) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ HUB_TIMEOUT = 10.0
 SUFFIXES = (".jsonl", ".parquet")
 
 
-def local_rows(path: str) -> list[dict[str, Any]]:
-    """Rows of a JSONL or Parquet file, or of all such files of a folder in the order of their names.
+def local_rows(data: DatasetData, *, key: str = "data") -> list[dict[str, Any]]:
+    """Rows of the JSONL or Parquet file at `data.path`.
 
-    Raises `DataError` for a missing, empty or unreadable file or folder.
+    Of a folder, those of the files named after the split, or of all its files where none is, in the order of names.
+
+    Args: `key` of the setting, for messages. Raises `DataError` for a missing, empty or unreadable file or folder.
     """
-    place = Path(path).expanduser()
+    place = Path(str(data.path)).expanduser()
     if not place.exists():
-        raise DataError(f"{place}: no such file or folder; set data.path to a .jsonl or .parquet file or a folder.")
+        raise DataError(f"{place}: no such file or folder; set {key}.path to a .jsonl or .parquet file or a folder.")
     files = sorted(each for each in place.iterdir() if each.suffix in SUFFIXES) if place.is_dir() else [place]
     if not files:
-        raise DataError(f"{place}: the folder holds no .jsonl or .parquet file; set data.path to one that does.")
+        raise DataError(f"{place}: the folder holds no .jsonl or .parquet file; set {key}.path to one that does.")
+    if len(files) > 1:
+        files = [file for file in files if data.split in re.split("[^a-z0-9]+", file.stem.lower())] or files
     return [row for file in files for row in (_parquet_rows(file) if file.suffix == ".parquet" else json_lines(file))]
 
 
@@ -46,6 +51,8 @@ def json_lines(file: Path) -> list[dict[str, Any]]:
         raise DataError(f"{file}:{number} is not JSON ({error.msg}); write one object a line.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read ({error}).") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}:{number} is not JSON that can be read ({str(error).partition(';')[0]}).") from None
     return rows
 
 

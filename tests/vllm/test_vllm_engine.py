@@ -44,7 +44,12 @@ def engine(loaded, checkpoint):
     from tepo_lab.rollout.vllm_engine import VllmEngine
 
     made = VllmEngine(
-        loaded.model, checkpoint=str(checkpoint), end_ids=loaded.end_ids, max_tokens=128, sequences_per_batch=64
+        loaded.model,
+        checkpoint=str(checkpoint),
+        dtype="float32",
+        end_ids=loaded.end_ids,
+        max_tokens=128,
+        sequences_per_batch=64,
     )
     yield made
     made.close()
@@ -103,3 +108,21 @@ def test_two_training_steps_through_the_trainer(checkpoint, small_run):
     assert (last.phase, last.step) == ("complete", 2)
     for step in folder.metrics():
         assert step["rollout/sampler_mismatch_max"] < 1e-3
+
+
+def test_a_run_whose_sampler_strays_is_marked_suspect(checkpoint, small_run):
+    from tepo_lab.train.trial import run_trial
+
+    spec, folder = small_run(
+        "tepo",
+        "trainer.steps=1",
+        f"model.path={checkpoint}",
+        "model.sha256=null",
+        "rollout.engine=vllm",
+        "rollout.max_sampler_mismatch=1e-12",
+        "trainer.dynamic_sampling='off'",
+    )
+    assert run_trial(spec, folder).phase == "complete"
+    (suspect,) = [event for event in folder.events() if event["event"] == "suspect"]
+    assert suspect["step"] == 1
+    assert "max_sampler_mismatch (1e-12)" in suspect["why"]

@@ -1,4 +1,4 @@
-"""The golden files of the registry: every arm, profile and sweep as it resolves.
+"""The golden files of the registry: every arm, profile and sweep as it resolves, and as `tepo-lab ls` lists it.
 
 Stale files fail `test_registry_golden.py`. When a change is meant, make them again and read the difference:
 
@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tepo_lab.execute.listing import registry_listing
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
@@ -18,6 +19,9 @@ from tepo_lab.registry.identity import family
 from tepo_lab.registry.locations import names, package_root
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "registry"
+
+#: What `tepo-lab ls` lists.
+KINDS = ("arms", "sweeps", "profiles", "tables", "figures")
 
 #: What an arm's golden file leaves to its profile's.
 OF_THE_PROFILE = {"model", "data", "prompt", "suite", "rollout", "trainer", "resources", "profile"}
@@ -31,6 +35,7 @@ def golden_texts() -> dict[str, str]:
     texts |= {f"profiles/{profile}.json": _text(profile_values(profile)) for profile in profiles}
     texts |= {f"sweeps/{sweep}.txt": sweep_lines(sweep) for sweep in names("sweeps")}
     families = {profile: {arm: family(compose_run(arm, profile)) for arm in arms} for profile in profiles}
+    texts |= {f"ls/{kind}.json": _text(rows) for kind, rows in registry_listing(KINDS).items()}
     return texts | {"families.json": _text(families)}
 
 

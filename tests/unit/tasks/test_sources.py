@@ -115,6 +115,27 @@ def test_missing_files_and_empty_folders_are_refused(tmp_path: Path) -> None:
         open_source(data(tmp_path))
 
 
+def test_of_a_folder_the_files_named_after_the_split_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "sums_train.jsonl", ROWS)
+    write(tmp_path / "sums-test-0.jsonl", [{"id": "c", "problem": "3+3?", "answer": "6"}])
+    assert answers(data(tmp_path)) == ["2", "4"]
+    assert answers(data(tmp_path).model_copy(update={"split": "test"})) == ["6"]
+    assert answers(data(tmp_path).model_copy(update={"split": "validation"})) == ["6", "2", "4"]
+
+
+def test_rows_are_skipped_and_taken_and_keep_their_numbers(tmp_path: Path) -> None:
+    write(tmp_path / "x.jsonl", [*ROWS, {"problem": "no answer, and not looked at"}])
+    own = data(tmp_path / "x.jsonl", id=None)
+    assert answers(own.model_copy(update={"take": 2})) == ["2", "4"]
+    (second,) = open_source(own.model_copy(update={"skip": 1, "take": 1})).benchmark(1)
+    assert (second.id, second.answer) == ("2", "4")
+
+
+def test_a_missing_file_is_named_with_the_setting_to_change(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"set suite\.benchmarks\.b\.data\.path to"):
+        open_source(data(tmp_path / "none.jsonl"), key="suite.benchmarks.b.data")
+
+
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("no")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
