@@ -5,6 +5,7 @@
     results.generations("outputs")               one row a graded answer
     results.report("outputs", "table3")          one row a cell of the table, in long form
     results.comparisons("outputs", "table3")     one row an arm against its parent
+    results.steps_to_target("outputs", "table4", 60)    one row a seed of an arm
     results.audit()                              one row a finding of the auditor
     results.theory("outputs")                    one row a check of the theory
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import pyarrow
@@ -26,11 +27,12 @@ import pyarrow.parquet as parquet
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
 from tepo_lab.report.render import CSV_COLUMNS
+from tepo_lab.report.render import lines_of as table_lines
 from tepo_lab.report.scan import FoundRun, scan
 from tepo_lab.schema.record import GENERATION_COLUMNS, run_folders
 
 if TYPE_CHECKING:
-    from tepo_lab.report.frame import Row, Table
+    from tepo_lab.report.frame import Table
 
 #: What columns are measured in, by name or by the part before "/*". A column without an entry is a name or a count.
 UNITS: dict[str, str] = {
@@ -38,6 +40,10 @@ UNITS: dict[str, str] = {
     "time": "seconds since 1970 (Unix)",
     "steps": "training steps",
     "step": "training steps",
+    "last_step": "training steps",
+    "target": "percent of the metric",
+    "window": "training steps",
+    "seconds": "seconds of training",
     "collapsed_at": "training steps",
     "reward/*": "share of responses or groups, 0 to 1",
     "rollout/tokens": "tokens",
@@ -73,6 +79,8 @@ UNITS: dict[str, str] = {
     "percent": "percent of graded answers that are right",
     "ci95_low": "percent",
     "ci95_high": "percent",
+    "published": "percent, as the paper prints it",
+    "published_difference": "points: ours minus the paper's",
     "difference": "points of the generation-weighted average",
     "difference_low": "points",
     "difference_high": "points",
@@ -160,17 +168,28 @@ def generations(
     return _with_units(pd.concat(parts, ignore_index=True))
 
 
-def report(home: str | Path, name: str, overrides: Sequence[str] = (), *, panels: Sequence[str] = ()) -> pd.DataFrame:
+def report(
+    home: str | Path,
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    panels: Sequence[str] = (),
+    equal: Literal["tokens", "seconds"] | None = None,
+    pass_at: Sequence[int] = (),
+) -> pd.DataFrame:
     """A report in long form: one row for each of its rows and benchmarks, then `avg` and `macro`.
 
     Args: `name`, a report's or sweep's name or the path of a YAML file; `overrides` as on the command line, such as
-    ["profile=nano"]; `panels`, all when left out. `correct` and `graded` are counts summed over the seeds; `avg` is
-    over all generations, `macro` the plain mean of the columns; `reason` says why a score is missing (NaN). The same
-    numbers as `tepo-lab report NAME --format csv`; of a figure's name, the scores behind it.
+    ["profile=nano"]; `panels`, all when left out; `equal`, the budget that rows are read at instead of a step;
+    `pass_at`, each k of pass@k, which stands as "aime24 pass@4" after its benchmark. `correct` and `graded` are counts
+    summed over the seeds; `avg` is over all generations, `macro` the plain mean of the columns; `reason` says why a
+    score is missing (NaN), `suspect` why one may not be what it seems. The same numbers as `tepo-lab report NAME
+    --format csv`; of a figure's name, the scores behind it.
     """
-    tables = _tables(home, name, overrides, panels)
-    rows = [score for table in tables for row in table.all_rows for score in _scores(table, row)]
-    frame = _frame(rows, REPORT_COLUMNS).astype({"percent": "float64", "ci95_low": "float64", "ci95_high": "float64"})
+    tables = _tables(home, name, overrides, panels, equal, pass_at)
+    frame = _frame((line for table in tables for line in table_lines(table)), REPORT_COLUMNS)
+    floats = ("percent", "ci95_low", "ci95_high", "published", "published_difference")
+    frame = frame.astype(dict.fromkeys(floats, "float64") | {"published_inside": "boolean"})
     return _with_units(frame.astype({"correct": "Int64", "graded": "Int64", "steps": "Int64"}))
 
 
@@ -187,10 +206,28 @@ def comparisons(
             values = asdict(each)
             low, high = values.pop("ci95") or (None, None)
             seeds = " ".join(str(seed) for seed in values.pop("seeds"))
-            rows.append({"table": table.name, "profile": table.profile, **values, "seeds": seeds})
+            suspect = " ".join(values.pop("suspect"))
+            rows.append({"table": table.name, **values, "seeds": seeds, "suspect": suspect})
             rows[-1] |= {"difference_low": low, "difference_high": high}
     columns = ("table", "profile", "panel", "arm", "parent", "seeds", "difference", "difference_low", "difference_high")
-    return _frame(rows, (*columns, "p", "p_holm", "smallest_detectable", "verdict", "reason"))
+    return _frame(rows, (*columns, "p", "p_holm", "smallest_detectable", "verdict", "reason", "suspect"))
+
+
+def steps_to_target(
+    home: str | Path, name: str, percent: float, overrides: Sequence[str] = (), *, window: int | None = None
+) -> pd.DataFrame:
+    """Where each seed of a report's arms first reached a mean reward, NaN where it never did, with the tokens and
+    seconds of training until then. As `tepo-lab report NAME --target PERCENT`.
+
+    Args: `percent` of the responses right, in the mean over the last `window` steps; others as `report`.
+    """
+    from tepo_lab.report.target import make_target
+    from tepo_lab.report.target_render import COLUMNS, lines_of
+    from tepo_lab.tables import resolved_reports, target_of
+
+    resolved = resolved_reports(Path(home), name, list(overrides), panels=[])
+    table = target_of(Path(home), resolved, make_target(percent, "reward/mean", window))
+    return _frame(lines_of(table), COLUMNS).astype({"step": "Int64"})
 
 
 def audit(file: str | Path | None = None, counts: str | Path | None = None) -> pd.DataFrame:
@@ -273,39 +310,17 @@ def _evaluation(values: Mapping[str, Any], run: FoundRun, step: int, columns: Se
     return frame
 
 
-def _tables(home: str | Path, name: str, overrides: Sequence[str], panels: Sequence[str]) -> list[Table]:
+def _tables(
+    home: str | Path,
+    name: str,
+    overrides: Sequence[str],
+    panels: Sequence[str],
+    equal: Literal["tokens", "seconds"] | None = None,
+    pass_at: Sequence[int] = (),
+) -> list[Table]:
     from tepo_lab.tables import build_tables as tables
 
-    return tables(Path(home), name, list(overrides), panels=list(panels))
-
-
-def _scores(table: Table, row: Row) -> Iterator[dict[str, Any]]:
-    described = {
-        "table": table.name,
-        "profile": table.profile,
-        "panel": row.panel,
-        "arm": row.arm,
-        "label": row.label,
-        "seeds": " ".join(str(seed) for seed in row.seeds),
-        "steps": row.steps,
-        "outcome": row.outcome,
-    }
-    for name, cell in row.cells.items():
-        low, high = cell.ci95 or (None, None)
-        yield described | {
-            "benchmark": name,
-            "correct": cell.correct,
-            "graded": cell.graded,
-            "percent": cell.percent,
-            "ci95_low": low,
-            "ci95_high": high,
-            "reason": cell.reason,
-        }
-    average = row.average
-    low, high = average.ci95 or (None, None)
-    weighted = {"percent": average.generation_weighted, "ci95_low": low, "ci95_high": high, "reason": average.reason}
-    yield described | {"benchmark": "avg", **weighted}
-    yield described | {"benchmark": "macro", "percent": average.macro, "reason": average.reason}
+    return tables(Path(home), name, list(overrides), panels=list(panels), equal=equal, pass_at=pass_at)
 
 
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pd.DataFrame:

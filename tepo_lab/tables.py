@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,25 @@ if TYPE_CHECKING:
     from tepo_lab.registry.reports import ReportRow, ResolvedReport
     from tepo_lab.report.budget import Budget
     from tepo_lab.report.frame import Table, WantedRow
+    from tepo_lab.report.table import Wanted
+    from tepo_lab.report.target import Target, TargetTable
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A report with what it asks for, one entry a profile, and the families of the home's runs.
+
+    `note` says that the profiles are neither those asked for nor the report's own, and why.
+    """
+
+    reports: tuple[ResolvedReport, ...]
+    held: frozenset[str]
+    note: str | None = None
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether the home has a trained run of any row."""
+        return any(row.run.family in self.held for each in self.reports for row in each.rows)
 
 
 def sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Table], str]:
@@ -39,42 +60,48 @@ def build_tables(
     panels: list[str],
     profiles: tuple[str, ...] = (),
     equal: Budget | None = None,
+    pass_at: Sequence[int] = (),
 ) -> list[Table]:
-    """A report's tables, one or more for each profile, read at equal steps or at another `equal` budget."""
-    resolved, held = resolved_reports(home, name, overrides, panels=panels, profiles=profiles)
-    return [table_of(home, each, held, equal) for each in resolved]
+    """A report's table, read at equal steps or at another `equal` budget: one, or one for each suite of benchmarks
+    where its profiles differ in them."""
+    resolved = resolved_reports(home, name, overrides, panels=panels, profiles=profiles)
+    return tables_of(home, resolved, equal, pass_at)
 
 
 def resolved_reports(
     home: Path, name: str, overrides: list[str], *, panels: list[str], profiles: tuple[str, ...] = ()
-) -> tuple[list[ResolvedReport], set[str]]:
-    """A report's rows, one report or more for each profile, and the families of the home's runs.
+) -> Resolved:
+    """What a report asks for.
 
     The profiles are those given or overridden; else the report's own if the home has runs of theirs, else those of the
     sweeps behind it, else nano, and the sweeps' own when there is no run at all.
     """
     from tepo_lab.execute.ledger import families
-    from tepo_lab.registry.reports import load_report, own_profiles, profiles_asked, resolve_tables
+    from tepo_lab.registry.reports import load_report, own_profiles, profiles_asked, resolve_report
 
-    loaded, held = load_report(name), families(home)
+    loaded, held = load_report(name), frozenset(families(home))
     asked, rest = profiles_asked(overrides)
     chosen = profiles or asked
 
-    def resolved(wanted: tuple[str, ...]) -> list[ResolvedReport]:
-        return [
-            table
-            for profile in wanted
-            for table in resolve_tables(loaded, profile, rest, panels=panels, expect_seeds=bool(profiles))
-        ]
+    def resolved(wanted: tuple[str, ...]) -> tuple[ResolvedReport, ...]:
+        return tuple(
+            resolve_report(loaded, profile, rest, panels=panels, expect_seeds=bool(profiles)) for profile in wanted
+        )
 
+    note = None
     if not chosen:
         own = own_profiles(loaded, rest)
         candidates = dict.fromkeys([loaded.profiles, own, ("nano",)])
         chosen = next((each for each in candidates if _any_held(partial(resolved, each), held)), own)
-    return resolved(chosen), held
+        if chosen != loaded.profiles:
+            note = (
+                f"No run of {' or '.join(loaded.profiles)} is in the home: this is of {', '.join(chosen)}; "
+                "profile=NAME asks for another profile."
+            )
+    return Resolved(resolved(chosen), held, note)
 
 
-def _any_held(resolve: Callable[[], list[ResolvedReport]], held: set[str]) -> bool:
+def _any_held(resolve: Callable[[], tuple[ResolvedReport, ...]], held: frozenset[str]) -> bool:
     """Whether the home has a run of these reports; none where the overrides fit other profiles only."""
     try:
         return any(row.run.family in held for report in resolve() for row in report.rows)
@@ -82,42 +109,69 @@ def _any_held(resolve: Callable[[], list[ResolvedReport]], held: set[str]) -> bo
         return False
 
 
-def table_of(home: Path, resolved: ResolvedReport, held: set[str], equal: Budget | None = None) -> Table:
-    """The table of a resolved report. `held` are the families of the home's runs."""
-    from tepo_lab.report.frame import WantedRow
-    from tepo_lab.report.table import build_table
+def tables_of(home: Path, resolved: Resolved, equal: Budget | None = None, pass_at: Sequence[int] = ()) -> list[Table]:
+    """The tables of a resolved report: neighbouring profiles with the same benchmarks stand in one."""
+    from tepo_lab.report.table import build_table, columns_of
 
-    base = WantedRow(None, resolved.base.spec.arm.name, resolved.base.spec.arm.label, resolved.base.family)
-    return build_table(
-        resolved.report,
-        wanted_rows(home, resolved, held),
-        base=base,
-        home=home,
-        suite=resolved.base.spec.suite,
-        profile=resolved.profile,
-        steps=resolved.steps,
-        equal=equal,
-        # A panel that names its steps says so in its heading: other steps' numbers do not belong under it.
-        exact_steps=any(panel.steps is not None for panel in resolved.report.panels.values()),
-    )
-
-
-def wanted_rows(home: Path, resolved: ResolvedReport, held: set[str]) -> list[WantedRow]:
-    from tepo_lab.execute.selection import selection_notes
-    from tepo_lab.report.frame import WantedRow
-
-    notes = {family: f" ({note})" for family, note in selection_notes(home).items()}
-
-    def labelled(row: ReportRow) -> str:
-        return row.label + notes.get(row.run.family, "")
-
+    made = [wanted(home, each, resolved.held, budget=equal is not None) for each in resolved.reports]
+    notes = [resolved.note] if resolved.note else []
     return [
-        WantedRow(row.panel, row.run.spec.arm.name, labelled(row), row.run.family, row.seeds)
-        for row in resolved.rows
-        if not row.extra or row.run.family in held
+        build_table(resolved.reports[0].report, list(same), home=home, equal=equal, pass_at=pass_at, notes=notes)
+        for _, same in groupby(made, key=lambda each: columns_of(each.suite))
     ]
 
 
+def target_of(home: Path, resolved: Resolved, target: Target) -> TargetTable:
+    """Steps to reach a target, for the arms of a resolved report."""
+    from tepo_lab.report.target import steps_to_target
+
+    made = [wanted(home, each, resolved.held) for each in resolved.reports]
+    notes = [resolved.note] if resolved.note else []
+    return steps_to_target(resolved.reports[0].report, made, target, home=home, notes=notes)
+
+
+def wanted(home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False) -> Wanted:
+    """What a profile gives to a table. Args: `budget`: rows are read at one, whatever steps their panels name."""
+    from tepo_lab.report.frame import WantedRow
+    from tepo_lab.report.table import Wanted
+
+    base = resolved.base.spec.arm
+    return Wanted(
+        profile=resolved.profile,
+        suite=resolved.base.spec.suite,
+        rows=tuple(wanted_rows(home, resolved, held, budget=budget)),
+        base=WantedRow(None, base.name, base.label, resolved.base.family),
+        steps=resolved.steps,
+    )
+
+
+def wanted_rows(
+    home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False
+) -> Iterator[WantedRow]:
+    """A resolved report's rows, with what a search in this home has chosen said in their labels."""
+    from tepo_lab.execute.selection import selection_notes
+    from tepo_lab.registry.compose import lineage
+    from tepo_lab.registry.reports import once
+    from tepo_lab.report.frame import WantedRow
+
+    notes = {family: f" ({note})" for family, note in selection_notes(home).items()}
+    rows: Sequence[ReportRow] = once(resolved.rows, lambda row: row.exact) if budget else resolved.rows
+    for row in rows:
+        if row.extra and row.run.family not in held:
+            continue
+        arm = row.run.spec.arm.name
+        yield WantedRow(
+            panel=row.panel,
+            arm=arm,
+            label=row.label + notes.get(row.run.family, ""),
+            family=row.run.family,
+            seeds=row.seeds,
+            steps=row.steps if row.exact and not budget else None,
+            published=row.published,
+            ancestors=tuple(reversed(lineage(arm)[:-1])),
+        )
+
+
 def plain(tables: list[Table]) -> Any:
-    """One table as an object, several as a list."""
+    """One table as an object; a list where profiles differ in their benchmarks."""
     return tables[0].to_dict() if len(tables) == 1 else [table.to_dict() for table in tables]

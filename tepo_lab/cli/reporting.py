@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,16 +19,29 @@ from tepo_lab.cli.common import (
     TableFormat,
     app,
     check_home,
+    complete_reports,
+    console_of,
+    examples,
     print_json,
 )
 from tepo_lab.cli.printing import print_tables
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.tables import build_tables, plain, resolved_reports, table_of, wanted_rows
+from tepo_lab.tables import Resolved, plain, resolved_reports, tables_of, target_of, wanted_rows
 
 if TYPE_CHECKING:
-    from tepo_lab.report.budget import Budget
     from tepo_lab.report.frame import Table
+    from tepo_lab.report.target import Target, TargetTable
     from tepo_lab.schema.table import Report
+
+
+ReportName = Annotated[
+    str,
+    typer.Argument(
+        metavar="REPORT",
+        help="A table's, figure's or sweep's name (tepo-lab ls), or the path of a YAML file.",
+        autocompletion=complete_reports,
+    ),
+]
 
 
 class Equal(StrEnum):
@@ -43,9 +58,18 @@ class Against(StrEnum):
     published = "published"
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "report table3 --panel e",
+        "report table3 --format latex > table3.tex",
+        "report dynamics --out dynamics.pdf",
+        "report my-sweep.yaml",
+        json="an object with table, profile, benchmarks, base, rows (each with cells), comparisons and footer; a list "
+        "of them where there are several tables. Numbers are not rounded.",
+    )
+)
 def report(
-    name: Annotated[str, typer.Argument(help="A table's, figure's or sweep's name, or the path of a YAML file.")],
+    name: ReportName,
     overrides: Overrides = None,
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel; may be given again.")] = None,
     format: Annotated[TableFormat, typer.Option(help="How the table is printed.")] = TableFormat.text,
@@ -53,32 +77,116 @@ def report(
         Against | None, typer.Option(help="Set the paper's numbers beside ours, where profile and suite are its own.")
     ] = None,
     equal: Annotated[Equal, typer.Option(help="What runs have spent alike where they are read.")] = Equal.steps,
+    pass_at: Annotated[
+        str | None, typer.Option(metavar="K,K,...", help="Also avg@n and pass@k, such as 1,4,8, with intervals.")
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=100, metavar="PERCENT", help="Instead: steps until the training reward was there."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="With --target: reward/mean (the default), or a search's validation score.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="With --target: steps of the moving mean; 5 unless given.")
+    ] = None,
     page: Annotated[bool, typer.Option("--page", help="Write one HTML page: tables, figures, single tokens.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; page: a .html file; else in the home.")
     ] = None,
     home: Home = HOME,
 ) -> None:
-    """Print a table from the records in the home, draw a figure, or write a page."""
+    """Print a table, draw a figure, or write a page of results.
+
+    A row without a score says why. Where a home has no run at all, or is not there, this is an error.
+    """
     from tepo_lab.registry.reports import load_report
+    from tepo_lab.report.budget import BUDGETS
     from tepo_lab.schema.figure import FigureReport
 
-    check_home(home)
-    if isinstance(load_report(name), FigureReport):
-        if page or format is not TableFormat.text:
-            raise ConfigError(f"{name} is a figure: --page and --format are for tables; a page has the figures too.")
+    loaded = load_report(name)
+    of_target = {"--metric": metric, "--window": window}
+    of_table = {"--pass-at": pass_at, "--against": against, "--page": page, "--equal": equal is not Equal.steps}
+    _check_options(target, of_target, of_table)
+    if isinstance(loaded, FigureReport):
+        if page or target is not None or pass_at or against or format is not TableFormat.text:
+            raise ConfigError(f"{name} is a figure: it takes panels, overrides and --out; a page has the figures too.")
         _write_figures(home, name, overrides or [], panels=panel or [], out=out)
         return
     if out is not None and not page:
         raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
-    budgets: dict[Equal, Budget | None] = {Equal.steps: None, Equal.tokens: "tokens", Equal.seconds: "seconds"}
-    tables = build_tables(home, name, overrides or [], panels=panel or [], equal=budgets[equal])
+    samples = _numbers(pass_at)
+    resolved = _resolved(home, name, overrides or [], panel or [])
+    if target is not None:
+        _print_target(target_of(home, resolved, _target(target, metric, window)), format)
+        return
+    tables = tables_of(home, resolved, BUDGETS[equal.value], samples)
     if against is not None:
-        tables = [_beside_published(table, load_report(name)) for table in tables]
+        tables = [_beside_published(table, loaded) for table in tables]
     if page:
         _write_page(home, tables, out)
     else:
         print_tables(tables, format)
+
+
+def _check_options(target: float | None, of_target: Mapping[str, object], of_table: Mapping[str, object]) -> None:
+    """Raises `ConfigError` for options that do not go together."""
+    for option, value in of_target.items():
+        if value is not None and target is None:
+            raise ConfigError(f"{option} belongs to --target PERCENT.")
+    for option, given in of_table.items():
+        if given and target is not None:
+            raise ConfigError(f"{option} and --target: give one.")
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    """The k of --pass-at."""
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--pass-at {text}: give numbers of samples from 1 up, such as 1,4,8.")
+    return tuple(int(part) for part in parts)
+
+
+def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *, say: bool = True) -> Resolved:
+    """What a report asks for of a home with runs; with `say`, says on standard error when none of them is of its rows.
+
+    Raises `ConfigError` when the home is not there or has no run at all.
+    """
+    from tepo_lab.registry.locations import names
+    from tepo_lab.schema.record import run_folders
+
+    resolved = resolved_reports(home, name, overrides, panels=panels)
+    own = next(iter(resolved.reports[0].report.panels.values())).sweep
+    sweep = name if name in names("sweeps") else own
+    if not run_folders(home):
+        why = "it holds no run at all" if home.is_dir() else "there is no such folder"
+        raise ConfigError(
+            f"--home {home} has no run of {name}: {why}. tepo-lab run {sweep} makes some; another home is named with "
+            "--home or TEPO_LAB_HOME."
+        )
+    if say and not resolved.has_runs:
+        profiles = ", ".join(each.profile for each in resolved.reports)
+        typer.echo(
+            f"Not one of the {len(run_folders(home))} runs under {home} is of {name} (profile {profiles}): give the "
+            "overrides that they were run with, or name another profile or home.",
+            err=True,
+        )
+    return resolved
+
+
+def _print_target(table: TargetTable, format: TableFormat) -> None:
+    from tepo_lab.report.target_render import render_target, renderable
+
+    if format is TableFormat.text and sys.stdout.isatty():
+        console_of().print(renderable(table))
+    else:
+        typer.echo(render_target(table, format.value), nl=False)
+
+
+def _target(percent: float, metric: str | None, window: int | None) -> Target:
+    from tepo_lab.report import target as targets
+
+    return targets.make_target(percent, metric or targets.METRICS[0], window)
 
 
 def _beside_published(table: Table, loaded: Report) -> Table:
@@ -90,28 +198,34 @@ def _beside_published(table: Table, loaded: Report) -> Table:
     return against_published(table, load_published(package_root() / "reports" / "published", loaded.published))
 
 
-@app.command()
+@app.command(epilog=examples("bundle table3", "bundle table3 --panel e --out panel-e.tar.gz"))
 def bundle(
-    name: Annotated[str, typer.Argument(help="A table's or sweep's name, or the path of a YAML file.")],
+    name: ReportName,
     overrides: Overrides = None,
     panel: Annotated[list[str] | None, typer.Option(help="Only this panel; may be given again.")] = None,
     out: Annotated[Path | None, typer.Option(help="The archive; else NAME.tar.gz here.")] = None,
     home: Home = HOME,
 ) -> None:
-    """Pack the records of a table into an archive from which it can be rendered again."""
+    """Pack a table's records, to render it again elsewhere."""
     from tepo_lab.execute.bundle import write_bundle
 
-    check_home(home)
-    resolved, held = resolved_reports(home, name, overrides or [], panels=panel or [])
-    path = out or Path(f"{resolved[0].report.name}.tar.gz")
-    families = {row.run.family for each in resolved for row in each.rows} | {each.base.family for each in resolved}
+    resolved = _resolved(home, name, overrides or [], panel or [], say=False)
+    path = out or Path(f"{resolved.reports[0].report.name}.tar.gz")
+    families = {row.run.family for each in resolved.reports for row in each.rows}
+    families |= {each.base.family for each in resolved.reports}
     arguments = [*(overrides or []), *(text for each in panel or [] for text in ("--panel", each))]
-    tables = plain([table_of(home, each, held) for each in resolved])
+    tables = plain(tables_of(home, resolved))
     packed = write_bundle(path, home, families=families, tables=tables, report=name, arguments=arguments)
     typer.echo(f"Bundle: {path.resolve()} ({len(packed)} runs)")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "audit",
+        "audit mine.csv --counts mine.yaml --strict",
+        json="an object with findings (each with its place and why) and rules: what was checked, and how.",
+    )
+)
 def audit(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="Printed tables; else the paper's.")] = None,
     counts: Annotated[
@@ -120,7 +234,7 @@ def audit(
     format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is any finding.")] = False,
 ) -> None:
-    """Check printed tables against the counts behind them and against themselves.
+    """Check printed tables against their counts and themselves.
 
     FILE.csv has the columns table,panel,model,row,label,benchmark,percent, and benchmark `avg` for averages. The counts
     are a YAML file such as: benchmarks: {aime24: {problems: 30, samples: 32}, math500: {problems: 500}}
@@ -141,14 +255,23 @@ def audit(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "theory",
+        "theory --seed 1 --out theory.pdf",
+        json="an object with seed, checks (how often each statement held), reading, runs, and figures (the files).",
+    )
+)
 def theory(
     seed: Annotated[int, typer.Option(min=0, help="Of the random policies and the nano run.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; else in the home.")] = None,
     format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
     home: Home = HOME,
 ) -> None:
-    """Check the paper's theory by numbers, print how often it held, and draw it (about 20 seconds on one core)."""
+    """Check the paper's theory by numbers, and draw it.
+
+    Prints how often each lemma held; about 20 seconds on one core.
+    """
     from tepo_lab.report.figures_style import SUFFIXES, check_suffix, save
     from tepo_lab.theory.figure import draw
     from tepo_lab.theory.report import check_theory
@@ -171,39 +294,51 @@ def theory(
 
 def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[str], out: Path | None) -> None:
     """Draw a figure for each profile: to `out`, else as every kind of file under HOME/figures."""
-    from tepo_lab.report.figures import draw
+    from tepo_lab.report.figures import draw, together
     from tepo_lab.report.figures_style import SUFFIXES, check_suffix, save
     from tepo_lab.schema.figure import FigureReport
 
     if out is not None:
         check_suffix(out)
-    resolved, held = resolved_reports(home, name, overrides, panels=panels)
+    resolved = _resolved(home, name, overrides, panels, say=False)
+    if out is None:
+        check_home(home)
+    if resolved.note and resolved.has_runs:
+        typer.echo(resolved.note, err=True)
     undrawn = []
-    for each in resolved:
+    for each in resolved.reports:
         assert isinstance(each.report, FigureReport)
-        rows, table = wanted_rows(home, each, held), partial(table_of, home, each, held)
+        rows = list(wanted_rows(home, each, resolved.held))
+        table = partial(_only_table, home, Resolved((each,), resolved.held))
         try:
             drawn = draw(each.report, rows, table, profile=each.profile, home=home)
         except RecordError as reason:
             undrawn.append(reason)
             continue
-        for gap in drawn.gaps:
+        for gap in together(drawn.gaps):
             typer.echo(f"Missing or cut short: {gap}", err=True)
-        own = out if out is None or len(resolved) == 1 else out.with_stem(f"{out.stem}-{each.profile}")
+        own = out if out is None or len(resolved.reports) == 1 else out.with_stem(f"{out.stem}-{each.profile}")
         plain = home / "figures" / f"{drawn.name}-{each.profile}"
         for path in [own] if own else [plain.with_name(plain.name + suffix) for suffix in SUFFIXES]:
             save(drawn.figure, path)
             typer.echo(f"Figure: {path.resolve()}")
-    if len(undrawn) == len(resolved):
+    if len(undrawn) == len(resolved.reports):
         raise undrawn[0]
     for error in undrawn:
         typer.echo(f"Missing: {error}", err=True)
+
+
+def _only_table(home: Path, resolved: Resolved) -> Table:
+    (table,) = tables_of(home, resolved)
+    return table
 
 
 def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
     from tepo_lab.report.page import build_page
     from tepo_lab.schema.record import write_whole
 
+    if out is None:
+        check_home(home)
     path = out or home / "pages" / f"{tables[0].name}.html"
     write_whole(path, build_page(tables, home).encode())
     typer.echo(f"Page: {path.resolve()}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tepo_lab.errors import ConfigError, nearest
-from tepo_lab.registry.expand import PlannedRun, base_run, is_path, load_sweep, planned, variants
+from tepo_lab.registry.expand import PlannedRun, Variant, base_run, is_path, load_sweep, planned, variants
 from tepo_lab.registry.locations import find, names, parse_yaml, read_yaml
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.figure import FigureReport
@@ -17,13 +17,17 @@ from tepo_lab.schema.table import Panel, Report
 #: The folder of reports/ whose files are figures.
 FIGURES = "figures"
 
+#: Overrides that say how far runs go, and so where they are read.
+_STEPS = ("trainer.steps=", "steps=")
+
 
 @dataclass(frozen=True)
 class ReportRow:
     """A row that a report asks for: one arm (at one point of its sweep) in one panel.
 
-    `seeds` are those expected; when empty, whichever are found are taken. `steps` is where it is to be read. A row that
-    is `extra` is shown only where the home has its runs.
+    `seeds` are those expected; when empty, whichever are found are taken. `steps` is where it is to be read, nowhere
+    else when `exact`, for its panel names them. A row that is `extra` is shown only where the home has its runs.
+    `published` is its name among the published rows.
     """
 
     panel: str | None
@@ -31,12 +35,14 @@ class ReportRow:
     run: PlannedRun
     seeds: tuple[int, ...]
     steps: int
+    exact: bool = False
     extra: bool = False
+    published: str = ""
 
 
 @dataclass(frozen=True)
 class ResolvedReport:
-    """A report's rows for one profile, all read at `steps`: one table."""
+    """A report's rows for one profile. `steps` is where those whose panel names no steps are read."""
 
     report: Report
     profile: str
@@ -97,6 +103,8 @@ def profiles_asked(overrides: Sequence[str]) -> tuple[tuple[str, ...], list[str]
     if not asked:
         return (), list(overrides)
     value = parse_yaml(asked[-1].partition("=")[2])
+    if not value:
+        raise ConfigError(f"{asked[-1]!r}: it has no value; name a profile, such as profile=nano.")
     profiles = tuple(value) if isinstance(value, list) else (str(value),)
     return profiles, [text for text in overrides if text not in asked]
 
@@ -108,39 +116,48 @@ def own_profiles(report: Report, overrides: Sequence[str] = ()) -> tuple[str, ..
 
 
 def resolve_report(
-    report: Report, overrides: Sequence[str] = (), *, panels: Sequence[str] = (), profile: str | None = None
-) -> ResolvedReport:
-    """The first table of a report (of some of its panels) for a profile, else for the sweeps' own. Raises as
-    `resolve_tables`."""
-    return resolve_tables(report, profile or own_profiles(report, overrides)[0], overrides, panels=panels)[0]
-
-
-def resolve_tables(
     report: Report,
-    profile: str,
+    profile: str | None = None,
     overrides: Sequence[str] = (),
     *,
     panels: Sequence[str] = (),
     expect_seeds: bool = False,
-) -> list[ResolvedReport]:
-    """A report's tables for one profile: one for each number of training steps that its panels name.
+) -> ResolvedReport:
+    """A report's rows (of some of its panels) for one profile, else for the first that its sweeps name.
 
     Args: `expect_seeds`: every row expects the seeds that its sweep names, as after running it.
     Raises `ConfigError` for an unknown panel or profile, or an override that fits no run.
     """
+    profile = profile or own_profiles(report, overrides)[0]
     chosen = _chosen_panels(report, panels)
     expect = expect_seeds or any(text.startswith("seeds=") for text in overrides)
     given = [*(text for text in overrides if not text.startswith("profile=")), f"profile={profile}"]
     rows = [row for name, panel in chosen for row in _rows(name, panel, profile, given, expect)]
+    if panels and report.head is not None:
+        # What stands above all panels is what their rows are compared with.
+        shown = {row.run.family for row in rows}
+        above = _rows(None, report.head, profile, given, expect)
+        rows = [*(replace(row, extra=True) for row in above if row.run.family not in shown), *rows]
+    if any(text.startswith(_STEPS) for text in given):
+        rows = once(rows, lambda row: row.exact)
     sweep, rest = load_sweep(chosen[0][1].sweep, given)
     base = planned(base_run(sweep, profile, rest))
-    if profile in report.profiles:
-        report = report.model_copy(update={"profiles": (profile,)})
-    steps = sorted({row.steps for row in rows})
-    if not any(panel.steps for _, panel in chosen):
-        # No panel names its steps: the table has one number, the furthest that any of its rows goes to.
-        return [ResolvedReport(report, profile, tuple(rows), base, steps[-1] if steps else 0)]
-    return [_at_steps(report, profile, rows, base, each) for each in steps]
+    # The table has one number of steps besides those that panels name: the furthest that any of its rows goes to.
+    steps = max((row.steps for row in rows if not row.exact), default=0)
+    return ResolvedReport(report, profile, tuple(rows), base, steps)
+
+
+def once(rows: Iterable[ReportRow], which: Callable[[ReportRow], bool]) -> list[ReportRow]:
+    """The rows without those `which` repeat an earlier row: the same runs and seeds, read at another panel's steps."""
+    kept: list[ReportRow] = []
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    for row in rows:
+        key = row.run.family, row.seeds
+        if which(row) and key in seen:
+            continue
+        seen.add(key)
+        kept.append(row)
+    return kept
 
 
 def _chosen_panels(report: Report, panels: Sequence[str]) -> list[tuple[str | None, Panel]]:
@@ -153,13 +170,6 @@ def _chosen_panels(report: Report, panels: Sequence[str]) -> list[tuple[str | No
     return [*([(None, report.head)] if report.head is not None else []), *report.panels.items()]
 
 
-def _at_steps(report: Report, profile: str, rows: Sequence[ReportRow], base: PlannedRun, steps: int) -> ResolvedReport:
-    here = tuple(row for row in rows if row.steps == steps)
-    held = {row.panel for row in here}
-    panels = {name: panel for name, panel in report.panels.items() if name in held}
-    return ResolvedReport(report.model_copy(update={"panels": panels}), profile, here, base, steps)
-
-
 def _rows(
     name: str | None, panel: Panel, profile: str, overrides: Sequence[str], expect_seeds: bool
 ) -> Iterator[ReportRow]:
@@ -169,18 +179,39 @@ def _rows(
         if each_name not in sweep.all_arms:
             known = nearest(each_name, sweep.all_arms)
             raise ConfigError(f"panel {name!r}: sweep {sweep.name} has no arm {each_name!r}.{known}")
-    own_steps = panel.steps is None or any(text.startswith(("trainer.steps=", "steps=")) for text in overrides)
+    own_steps = panel.steps is None or any(text.startswith(_STEPS) for text in overrides)
+    paper_labels = _labels_of_reports(sweep)
     found = [each for each in variants(sweep, profile, rest) if each.spec.arm.trained and each.spec.arm.name in wanted]
     for each in sorted(found, key=lambda each: wanted.index(each.spec.arm.name)):
         arm = each.spec.arm
         yield ReportRow(
             panel=name,
-            label=panel.labels.get(arm.name, arm.label) + _selected(sweep),
+            label=(panel.labels.get(arm.name) or _label(each, paper_labels)) + _selected(sweep),
             run=planned(each.spec),
             seeds=panel.seeds or ((each.part.seeds or ()) if expect_seeds else ()),
             steps=each.spec.steps if own_steps or panel.steps is None else panel.steps,
+            exact=panel.steps is not None,
             extra=arm.name in panel.extra,
+            published=arm.name + panel.published,
         )
+
+
+def _labels_of_reports(sweep: Sweep) -> dict[str, str]:
+    """What the tables that a sweep feeds call its arms: figures and tables of the sweep itself call them the same."""
+    panels = (panel for name in sweep.feeds for panel in _panels_of(load_report(name)))
+    return {arm: label for panel in panels for arm, label in panel.labels.items()}
+
+
+def _panels_of(report: Report) -> Iterator[Panel]:
+    yield from report.panels.values()
+    if report.head is not None:
+        yield report.head
+
+
+def _label(each: Variant, paper_labels: Mapping[str, str]) -> str:
+    # An arm at a point of an axis, or that its part calls something else, is not the paper's row.
+    own = each.spec.arm
+    return own.label if own.point or own.name in each.part.labels else paper_labels.get(own.name, own.label)
 
 
 def _selected(sweep: Sweep) -> str:

@@ -142,6 +142,8 @@ def read_printed(path: Path, counts_file: Path | None = None) -> PrintedTables:
 
     Raises `DataError` for a CSV that cannot be read, `ConfigError` for a YAML with a wrong key or value.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; name a CSV file of printed tables.")
     counts_path = counts_file or path.with_suffix(".yaml")
     lines = list(_csv_lines(path))
     if counts_file is None and not counts_path.is_file():

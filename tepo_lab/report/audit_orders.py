@@ -144,7 +144,7 @@ def _above(
     numbers = f"{row.row} {_numbers(row, column, ordering)}, {other.row} {_numbers(other, column, ordering)}"
     said = f"{claim.where} says {claim.says!r}"
     if sign * recomputed < -unsure or sign * printed < 0:
-        detail = f"inconsistent: {said}; the order is the other way round: {numbers}"
+        detail = f"inconsistent: {said}; {_which_way(printed, recomputed, sign, column)}: {numbers}"
         return _finding(row, column, printed if claim.by is None else _exact(claim.by), recomputed, detail)
     if claim.by is None:
         return None
@@ -159,6 +159,15 @@ def _above(
         f"{f' and {float(recomputed):+.2f} recomputed' if column == AVERAGE else ''}"
     )
     return _finding(row, column, by, recomputed, detail)
+
+
+def _which_way(printed: Fraction, recomputed: Fraction, sign: int, column: str) -> str:
+    """Which numbers stand in the other order than a text says."""
+    if column != AVERAGE:
+        return "the printed numbers stand the other way round"
+    if sign * printed >= 0:
+        return "printed so, but the other way round when recomputed"
+    return f"the other way round as printed{' and recomputed' if sign * recomputed < 0 else ', not when recomputed'}"
 
 
 def _reversals(rows: Sequence[PrintedRow], ordering: Ordering, turned: set[Pair]) -> Iterator[Finding]:

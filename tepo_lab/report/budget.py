@@ -11,6 +11,9 @@ from tepo_lab.report.scan import FoundRun
 
 Budget = Literal["tokens", "seconds"]
 
+#: What runs can be said to have spent alike; at equal steps there is no budget to look up.
+BUDGETS: dict[str, Budget | None] = {"steps": None, "tokens": "tokens", "seconds": "seconds"}
+
 #: The step metric that adds up to each budget, and what it is called.
 SPENT: dict[Budget, tuple[str, str]] = {
     "tokens": ("rollout/tokens", "tokens sampled in training"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tepo_lab.errors import RecordError
 from tepo_lab.report import lines
 from tepo_lab.report.figures_series import ArmRuns, Series, gaps, wanted_arms
 from tepo_lab.report.figures_style import COLOURS, GREY, MARKERS, Drawn, frame, new_figure, style
-from tepo_lab.report.frame import Average, Cell, Comparison, Table, WantedRow
+from tepo_lab.report.frame import Average, Cell, Comparison, Row, Table, WantedRow
 from tepo_lab.schema.figure import FigureReport, Plot
 
 #: Step metrics that a page shows of every arm.
@@ -48,11 +49,11 @@ def curves(arms: Sequence[ArmRuns], plots: Sequence[Plot], *, name: str, title: 
 
     Arms and seeds that are missing are named under the figure. Raises `RecordError` when no arm has recorded a step.
     """
-    shown = _begun(arms, title, home)
+    shown = _begun(arms, title, profile, home)
     across = min(len(plots), 2 if len(plots) <= 4 else 4)
     down = -(-len(plots) // across)
     with style():
-        figure = new_figure(max(6.0, (4.0 if across <= 2 else 3.2) * across), 2.7 * down + 1.3)
+        figure = new_figure(max(6.0, (4.0 if across <= 2 else 3.2) * across), 2.6 * down)
         grid = figure.subplots(down, across, squeeze=False)
         missing, averages = [], []
         for axes, plot in zip(grid.flat, plots, strict=False):
@@ -65,13 +66,13 @@ def curves(arms: Sequence[ArmRuns], plots: Sequence[Plot], *, name: str, title: 
     return Drawn(name, f"{title}, profile {profile}", figure, (*gaps(arms), *missing))
 
 
-def _begun(arms: Sequence[ArmRuns], title: str, home: Path) -> list[ArmRuns]:
+def _begun(arms: Sequence[ArmRuns], title: str, profile: str, home: Path) -> list[ArmRuns]:
     shown = [arm for arm in arms if arm.begun]
     if not shown:
         named = ", ".join(arm.arm for arm in arms)
         raise RecordError(
-            f"{title}: no run of its arms ({named}) has recorded a step under {home}: run a sweep with them first, and "
-            "give the same overrides here as there."
+            f"{title}: no run of its arms ({named}) on profile {profile} has recorded a step under {home}: run a sweep "
+            "with them first, and give the same overrides here as there."
         )
     return shown
 
@@ -141,7 +142,15 @@ def _what_lines_are(arms: Sequence[ArmRuns]) -> str:
 
 
 def _not_shown(missing: Sequence[str]) -> list[str]:
-    return [f"Missing or cut short: {'; '.join(missing)}."] if missing else []
+    return [f"Missing or cut short: {'; '.join(together(missing))}."] if missing else []
+
+
+def together(gaps: Sequence[str]) -> list[str]:
+    """What is missing, those of which there is simply no run in one phrase."""
+    ending = ": not run"
+    lacking = [gap.removesuffix(ending) for gap in gaps if gap.endswith(ending)]
+    others = [gap for gap in gaps if not gap.endswith(ending)]
+    return [*([f"not run: {', '.join(lacking)}"] if lacking else []), *others]
 
 
 def cells(arms: Sequence[ArmRuns], *, name: str, title: str, profile: str, home: Path) -> Drawn:
@@ -149,13 +158,13 @@ def cells(arms: Sequence[ArmRuns], *, name: str, title: str, profile: str, home:
 
     Raises `RecordError` when no arm has recorded a step.
     """
-    begun = _begun(arms, title, home)
+    begun = _begun(arms, title, profile, home)
     shown = [arm for arm in begun if arm.series(CELLS[0][0]) is not None]
     missing = [f"{arm.label}: no {CELLS[0][0]} recorded" for arm in begun if arm not in shown]
     across = max(1, len(shown) if len(shown) <= 4 else 3 if len(shown) in (5, 6, 9) else 4)
     down = max(1, -(-len(shown) // across))
     with style():
-        figure = new_figure(max(6.0, 3.0 * across), 2.4 * down + 1.2)
+        figure = new_figure(max(6.0, 3.0 * across), 2.35 * down)
         grid = figure.subplots(down, across, squeeze=False, sharex=False, sharey=True)
         for axes, arm in zip(grid.flat, shown, strict=False):
             _stack(axes, arm)
@@ -174,7 +183,7 @@ def _stack(axes: Axes, arm: ArmRuns) -> None:
     shares = np.nan_to_num(np.stack([100 * each.mean for each in held if each is not None]))
     steps = next(each.steps for each in held if each is not None)
     axes.stackplot(steps, shares, colors=[colour for _, _, colour in CELLS], linewidth=0)
-    axes.set_title(f"{arm.label} ({seed_count(arm)})")
+    axes.set_title(textwrap.fill(f"{arm.label} ({seed_count(arm)})", 32))
     axes.set_ylim(0, 100)
     axes.set_xlabel("Training step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -189,11 +198,11 @@ def bars(table: Table, *, name: str, title: str) -> Drawn:
     rows = [row for row in table.all_rows if row.average.generation_weighted is not None]
     missing = [f"{row.label}: {row.outcome}" for row in table.rows if row.average.generation_weighted is None]
     if not rows:
-        raise RecordError(f"{title}: no run has a full evaluation yet ({'; '.join(missing) or 'no rows'}).")
-    labels = [f"{row.label} ({lines.seeds(row)})" for row in rows]
+        raise RecordError(f"{title}: no run has a full evaluation yet ({'; '.join(together(missing)) or 'no rows'}).")
+    labels = [row.label if row.steps == 0 else f"{row.label} ({lines.seeds(row)}{_suspect(row)})" for row in rows]
     places = np.arange(len(rows))[::-1]
     with style():
-        figure = new_figure(2.6 + 1.3 * (len(table.columns) + 1), 1.7 + 0.3 * len(rows))
+        figure = new_figure(2.6 + 1.3 * (len(table.columns) + 1), 0.75 + 0.3 * len(rows))
         grid = figure.subplots(1, len(table.columns) + 1, squeeze=False, sharey=True)[0]
         for axes, column in zip(grid, (*table.columns, None), strict=True):
             scored = [row.average if column is None else row.cells[column.name] for row in rows]
@@ -205,6 +214,10 @@ def bars(table: Table, *, name: str, title: str) -> Drawn:
         notes = [f"{lines.caption(table)} Bars: percent of generations right; intervals: {table.interval}."]
         frame(figure, f"{title} (profile {table.profile})", [*notes, *_not_shown(missing)])
     return Drawn(name, f"{title}, profile {table.profile}", figure, tuple(missing))
+
+
+def _suspect(row: Row) -> str:
+    return f", {lines.SUSPECT}" if row.suspect else ""
 
 
 def _bars(axes: Axes, places: np.ndarray, scored: Sequence[Cell | Average], colours: Sequence[str]) -> None:
@@ -231,14 +244,16 @@ def forest(table: Table, *, name: str, title: str) -> Drawn:
     Raises `RecordError` when the table compares no two rows.
     """
     compared = table.comparisons
-    missing = [f"{each.arm} against {each.parent}: {each.reason}" for each in compared if each.difference is None]
+    missing = list(dict.fromkeys(each.reason for each in compared if each.reason is not None))
     drawn = [each for each in compared if each.difference is not None]
     if not drawn:
-        raise RecordError(f"{title}: no row has a parent to be compared with yet ({'; '.join(missing) or 'none'}).")
-    labels = {row.arm: row.label for row in table.rows}
+        raise RecordError(
+            f"{title}: no row has a parent to be compared with yet ({'; '.join(together(missing)) or 'none'})."
+        )
+    labels = table.labels(table.profiles[0])
     places = np.arange(len(drawn))[::-1]
     with style():
-        figure = new_figure(8.6, 1.8 + 0.36 * len(drawn))
+        figure = new_figure(8.6, 0.6 + 0.38 * len(drawn))
         axes = figure.subplots()
         axes.axvline(0, color="#222222", linewidth=0.8)
         for place, each in zip(places, drawn, strict=True):
@@ -261,7 +276,7 @@ def _interval(axes: Axes, place: int, each: Comparison) -> None:
     axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
     axes.plot([each.difference], [place], marker=marker, color=colour, markersize=7)
     count = "1 seed" if len(each.seeds) == 1 else f"{len(each.seeds)} seeds"
-    verdict = each.verdict.partition(" (")[0]
+    verdict = each.verdict.partition(" (")[0] + (f", {lines.SUSPECT}" if each.suspect else "")
     p = "" if each.p_holm is None else ", p < 0.001" if each.p_holm < 0.001 else f", p = {each.p_holm:.3f}"
     axes.text(1.01, place, f"{verdict} ({count}{p})", transform=axes.get_yaxis_transform(), va="center", fontsize=7.5)
 

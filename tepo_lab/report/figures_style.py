@@ -63,19 +63,23 @@ class Drawn:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that makes room for whatever stands around its axes."""
+    """An empty figure, in inches, whose axes make room for their labels; `frame` adds what stands around them."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def frame(figure: Figure, title: str, notes: Sequence[str], legend: Sequence[Artist] = ()) -> None:
-    """The title above the figure, and below it the legend of labelled artists and the notes."""
-    width, height = figure.get_size_inches()
+    """The title above the figure, and below it the legend of labelled artists and the notes; the figure grows by
+    them."""
+    width, plots = figure.get_size_inches()
     above = textwrap.wrap(title, int(12 * width))
     below = [line for note in notes for line in textwrap.wrap(note, int(17 * width))]
     longest = max((len(str(each.get_label())) for each in legend), default=0)
     across = max(1, min(len(legend), int(width / (0.5 + 0.065 * longest))))
     legend_rows = -(-len(legend) // across)
     top, bottom = 0.1 + 0.18 * len(above), 0.08 + 0.14 * len(below)
+    taken = bottom + (0.12 + 0.19 * legend_rows if legend else 0)
+    height = plots + top + taken
+    figure.set_size_inches(width, height)
     figure.text(0.5, 1 - 0.05 / height, "\n".join(above), ha="center", va="top", fontsize=10.5, fontweight="bold")
     figure.text(0.08 / width, (bottom - 0.05) / height, "\n".join(below), va="top", fontsize=7.5, color="#444444")
     if legend:
@@ -84,10 +88,9 @@ def frame(figure: Figure, title: str, notes: Sequence[str], legend: Sequence[Art
         anchor = (0.5, bottom / height)
         made = figure.legend(handles=order, loc="lower center", ncols=across, fontsize=8, bbox_to_anchor=anchor)
         made.set_in_layout(False)
-    taken = (bottom + (0.12 + 0.19 * legend_rows if legend else 0)) / height
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
-    engine.set(rect=(0, taken, 1, 1 - taken - top / height))
+    engine.set(rect=(0, taken / height, 1, plots / height))
 
 
 def check_suffix(path: Path) -> None:

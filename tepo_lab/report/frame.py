@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 #: One word for a cell without a score, where there is room for no more; `Cell.reason` says it in full.
@@ -14,6 +14,8 @@ class WantedRow:
     """A row asked for. `family` is the run's identity without its seed, as in run.json.
 
     `seeds` are those expected, and the row says how many of them are there; when empty, all that are found are taken.
+    `steps` is where the row alone may be read; None: where its table is. `published` is its name among published rows.
+    `ancestors` are its arm's parent, the parent's parent and so on, for a table that lacks the parent.
     """
 
     panel: str | None
@@ -21,6 +23,13 @@ class WantedRow:
     label: str
     family: str
     seeds: tuple[int, ...] = ()
+    steps: int | None = None
+    published: str = ""
+    ancestors: tuple[str, ...] = ()
+
+    @property
+    def published_name(self) -> str:
+        return self.published or self.arm
 
 
 @dataclass(frozen=True)
@@ -40,16 +49,30 @@ class Column:
 
 @dataclass(frozen=True)
 class Published:
-    """The paper's number for a cell, ours minus it in points, and whether it lies in our 95 % interval."""
+    """The paper's number for a cell, ours minus it in points, and whether it lies in our 95 % interval.
+
+    Where we have no score the latter two are None.
+    """
 
     percent: float
-    difference: float
-    inside: bool
+    difference: float | None = None
+    inside: bool | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """A percent with its 95 % interval."""
+
+    percent: float
+    ci95: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """k right of n graded generations, summed over the seeds; or the reason why there is no score."""
+    """k right of n graded generations, summed over the seeds; or the reason why there is no score.
+
+    `at_k` holds avg@n and pass@k by name, where they were asked for and the benchmark has the samples.
+    """
 
     correct: int | None = None
     graded: int | None = None
@@ -57,6 +80,7 @@ class Cell:
     reason: str | None = None
     missing: Missing | None = None
     published: Published | None = None
+    at_k: dict[str, Score] = field(default_factory=dict)
 
     @property
     def percent(self) -> float | None:
@@ -94,7 +118,11 @@ class RunLine:
 
 @dataclass(frozen=True)
 class Row:
-    """An arm's scores. `seeds` are those whose evaluations are counted; `steps` is where they were evaluated."""
+    """An arm's scores. `seeds` are those whose evaluations are counted; `steps` is where they were evaluated.
+
+    `suspect` says why the scores may not be what they seem, `provenance` which of its runs were made from a changed
+    source tree or partly by other code; both are empty when nothing is to be said.
+    """
 
     panel: str | None
     arm: str
@@ -105,11 +133,18 @@ class Row:
     cells: dict[str, Cell]
     average: Average
     runs: tuple[RunLine, ...] = ()
+    profile: str = ""
+    published: str = ""
+    suspect: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm against its parent, in points of the generation-weighted average; or the reason why there is none."""
+    """An arm against its parent, in points of the generation-weighted average; or the reason why there is none.
+
+    `parent` is the nearest ancestor that stands in the table. `suspect` names those of the two whose row is suspect.
+    """
 
     panel: str | None
     arm: str
@@ -122,46 +157,97 @@ class Comparison:
     smallest_detectable: float | None = None
     verdict: str = "not resolved"
     reason: str | None = None
+    profile: str = ""
+    suspect: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """A profile's untrained model: its row, or why there is none."""
+
+    profile: str
+    row: Row | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table, ready to be rendered.
+    """A table, ready to be rendered: the rows of one profile, or of several that share their benchmarks.
 
-    `base` is the untrained model's row, or None with `base_reason`; `panels` maps names to titles; `published` names
-    the source of the published numbers beside the cells, when there are any.
+    `untrained` has an entry for each profile; `panels` maps names to titles; `steps` is where all rows are read, None
+    where they are read at different steps; `published` names the source of the published numbers beside the cells, when
+    there are any; `pass_at` are the k of pass@k that were asked for.
     """
 
     name: str
     title: str
-    profile: str
-    paper_profile: str
-    steps: int | None
+    profiles: tuple[str, ...]
+    paper_profiles: tuple[str, ...]
     columns: tuple[Column, ...]
     panels: dict[str, str]
-    base: Row | None
-    base_reason: str | None
+    untrained: tuple[Untrained, ...]
     rows: tuple[Row, ...]
+    steps: int | None = None
     comparisons: tuple[Comparison, ...] = ()
     notes: tuple[str, ...] = ()
     interval: str = ""
     published: str | None = None
+    pass_at: tuple[int, ...] = ()
+
+    @property
+    def profile(self) -> str:
+        """The profile, or all of them in one phrase."""
+        return ", ".join(self.profiles)
+
+    @property
+    def base(self) -> Row | None:
+        """The first profile's untrained model."""
+        return self.untrained[0].row
+
+    @property
+    def base_reason(self) -> str | None:
+        """Why the first profile has no untrained model."""
+        return self.untrained[0].reason
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
-        """The untrained model, when there is one, and the rows."""
-        return (*((self.base,) if self.base else ()), *self.rows)
+        """Each profile's untrained model, when there is one, and its rows."""
+        return tuple(row for each in self.untrained for row in (*self._base_of(each), *self.rows_of(each.profile)))
 
-    def best(self) -> dict[str, float]:
-        """The highest percent of each column among the rows (not the untrained model), where two or more have one.
+    def rows_of(self, profile: str) -> list[Row]:
+        """The rows of one profile."""
+        return [row for row in self.rows if row.profile == profile]
 
-        Keys are the benchmarks' names, `average` and `macro`.
+    @staticmethod
+    def _base_of(untrained: Untrained) -> tuple[Row, ...]:
+        return () if untrained.row is None else (untrained.row,)
+
+    def of_profile(self, profile: str) -> Table:
+        """The table with one of its profiles alone."""
+        return replace(
+            self,
+            profiles=(profile,),
+            untrained=tuple(each for each in self.untrained if each.profile == profile),
+            rows=tuple(self.rows_of(profile)),
+            comparisons=tuple(each for each in self.comparisons if each.profile == profile),
+        )
+
+    def labels(self, profile: str) -> dict[str, str]:
+        """What each arm's row is called; where an arm has several rows, as the first is."""
+        return {row.arm: row.label for row in reversed(self.rows_of(profile))}
+
+    def best(self, profile: str | None = None) -> dict[str, float]:
+        """The highest percent of each column among a profile's rows, where two or more have one.
+
+        Neither the untrained model nor a suspect row is the best. Keys are the benchmarks' names, `average` and
+        `macro`.
         """
+        rows = [row for row in self.rows_of(profile or self.profiles[0]) if not row.suspect]
         shown: dict[str, list[float | None]] = {
-            column.name: [row.cells[column.name].percent for row in self.rows] for column in self.columns
+            column.name: [row.cells[column.name].percent for row in rows] for column in self.columns
         }
-        shown["average"] = [row.average.generation_weighted for row in self.rows]
-        shown["macro"] = [row.average.macro for row in self.rows]
+        shown["average"] = [row.average.generation_weighted for row in rows]
+        shown["macro"] = [row.average.macro for row in rows]
         found = {name: [each for each in values if each is not None] for name, values in shown.items()}
         return {name: max(values) for name, values in found.items() if len(values) > 1}
 
@@ -171,11 +257,11 @@ class Table:
         return {
             "title": self.title,
             "profile": self.profile,
-            "paper_profile": self.paper_profile,
+            "paper_profile": ", ".join(self.paper_profiles),
             "steps": self.steps,
             "seeds": sorted({seed for row in self.rows for seed in row.seeds}),
             "interval": self.interval,
-            "problems_only": [row.arm for row in self.all_rows if row.average.seeds == 1],
+            "problems_only": list(dict.fromkeys(row.arm for row in self.all_rows if row.average.seeds == 1)),
             "commits": sorted({run["commit"] for run in runs if run["commit"]}),
             "runs": list({run["id"]: run for run in runs}.values()),
             "notes": list(self.notes),
@@ -183,7 +269,12 @@ class Table:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The table as plain values, in the form of `--format json`."""
+        """The table as plain values, in the form of `--format json`.
+
+        `base` is the (first) profile's untrained model; of several profiles, `bases` has each one's by name.
+        """
+        several = len(self.profiles) > 1
+        bases = {each.profile: _untrained(each) for each in self.untrained}
         return {
             "table": self.name,
             "profile": self.profile,
@@ -191,24 +282,36 @@ class Table:
                 {"name": each.name, "label": each.label, "problems": each.problems, "samples": each.samples}
                 for each in self.columns
             ],
-            "base": {"cells": _cells(self.base), "average": _average(self.base.average)} if self.base else None,
+            "base": bases[self.profiles[0]],
+            **({"bases": bases} if several else {}),
             **({"base_reason": self.base_reason} if self.base is None else {}),
-            "rows": [
-                {
-                    "panel": row.panel,
-                    "arm": row.arm,
-                    "label": row.label,
-                    "seeds": list(row.seeds),
-                    "steps": row.steps,
-                    "outcome": row.outcome,
-                    "cells": _cells(row),
-                    "average": _average(row.average),
-                }
-                for row in self.rows
-            ],
-            "comparisons": [_comparison(each) for each in self.comparisons],
+            "rows": [_row(row, with_profile=several) for row in self.rows],
+            "comparisons": [_comparison(each, with_profile=several) for each in self.comparisons],
             "footer": self.footer(),
         }
+
+
+def _row(row: Row, *, with_profile: bool) -> dict[str, Any]:
+    return {
+        **({"profile": row.profile} if with_profile else {}),
+        "panel": row.panel,
+        "arm": row.arm,
+        "label": row.label,
+        "seeds": list(row.seeds),
+        "steps": row.steps,
+        "outcome": row.outcome,
+        "cells": _cells(row),
+        "average": _average(row.average),
+        "suspect": list(row.suspect),
+        **({"provenance": list(row.provenance)} if row.provenance else {}),
+    }
+
+
+def _untrained(untrained: Untrained) -> dict[str, Any] | None:
+    row = untrained.row
+    if row is None:
+        return None
+    return {"cells": _cells(row), "average": _average(row.average), "suspect": list(row.suspect)}
 
 
 def _cells(row: Row) -> dict[str, dict[str, Any]]:
@@ -233,12 +336,21 @@ def _extras(scored: Cell | Average) -> dict[str, Any]:
         extras["reason"] = scored.reason
     if scored.published is not None:
         extras["published"] = asdict(scored.published)
+    if isinstance(scored, Cell) and scored.at_k:
+        extras["at_k"] = {
+            name: {"percent": each.percent, "ci95": list(each.ci95)} for name, each in scored.at_k.items()
+        }
     return extras
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
-    values = asdict(comparison) | {"seeds": list(comparison.seeds)}
+def _comparison(comparison: Comparison, *, with_profile: bool) -> dict[str, Any]:
+    values = asdict(comparison) | {"seeds": list(comparison.seeds), "suspect": list(comparison.suspect)}
     values["ci95"] = list(comparison.ci95) if comparison.ci95 else None
-    if comparison.reason is None:
-        del values["reason"]
+    for key, dropped in (
+        ("reason", comparison.reason is None),
+        ("suspect", not comparison.suspect),
+        ("profile", not with_profile),
+    ):
+        if dropped:
+            del values[key]
     return values

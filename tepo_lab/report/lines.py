@@ -2,25 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from tepo_lab.report.frame import Average, Cell, Column, Comparison, Row, Table
+from tepo_lab.report.grid import Grid
 from tepo_lab.stats.paired import MIN_SEEDS
 
 AVERAGE, MACRO = "Avg.", "Macro"
 
+COMPARED = "Against the parent"
+COMPARISON_HEADER = ("Arm", "Parent", "Difference", "95 %", "p", "p (Holm)", "Detectable", "Seeds", "Verdict")
 
-def by_panel(table: Table) -> Iterator[tuple[str | None, list[Row]]]:
-    """Neighbouring rows of one panel with the panel's title."""
-    for panel, rows in groupby(table.rows, key=lambda row: row.panel):
-        yield (None if panel is None else table.panels.get(panel, panel)), list(rows)
+#: Stands at the end of a suspect row's outcome.
+SUSPECT = "suspect"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring rows under one heading, with the best of each column among their profile's rows."""
+
+    title: str | None
+    rows: tuple[Row, ...]
+    best: dict[str, float]
+
+    def best_for(self, row: Row) -> dict[str, float]:
+        """The best of each column, that a row's own numbers are held against; of a suspect row nothing is the best."""
+        return {} if row.suspect else self.best
+
+
+def blocks(table: Table) -> Iterator[Block]:
+    """The table's rows from top to bottom: of each profile the untrained model, then its panels."""
+    several = len(table.profiles) > 1
+    for each in table.untrained:
+        if several or each.row is not None:
+            yield Block(f"Profile {each.profile}" if several else None, (each.row,) if each.row else (), {})
+        best = table.best(each.profile)
+        # A lone panel of several profiles says no more than the profile does.
+        headed = not several or len(table.panels) > 1
+        for panel, held in groupby(table.rows_of(each.profile), key=lambda row: row.panel):
+            rows = tuple(held)
+            yield Block(heading(table, panel, rows) if headed else None, rows, best)
+
+
+def heading(table: Table, panel: str | None, rows: Sequence[Row]) -> str | None:
+    """A panel's title, with the steps of its rows where the table's rows are read at different ones."""
+    if panel is None or (len(table.panels) == 1 and table.panels.get(panel) == table.title):
+        return None
+    title, steps = table.panels.get(panel) or panel, {row.steps for row in rows}
+    return f"{title}, {steps.pop()} steps" if table.steps is None and len(steps) == 1 else title
 
 
 def caption(table: Table) -> str:
     """Title, profile and steps: what the numbers are of."""
-    steps = "" if table.steps is None else f", after {table.steps} steps"
-    return f"{table.title}. Profile {table.profile}{steps}."
+    steps = [table.steps] if table.steps is not None else sorted({row.steps for row in table.rows if row.steps})
+    words = " or ".join(str(each) for each in steps)
+    after = f", after {words} step{'' if words == '1' else 's'}" if words else ""
+    title = f"{table.title.rstrip('.')}." if table.title else ""
+    return f"{title} Profile{'s' if len(table.profiles) > 1 else ''} {table.profile}{after}.".strip()
 
 
 def percent(cell: Cell) -> str:
@@ -34,8 +74,9 @@ def interval(bounds: tuple[float, float] | None) -> str:
 
 
 def signed(points: float) -> str:
-    """A difference in points, with its sign."""
-    return f"{points:+.2f}".replace("-", "−")
+    """A difference in points, with its sign; none where it rounds to zero."""
+    shown = f"{points:+.2f}"
+    return "0.00" if shown in ("+0.00", "-0.00") else shown.replace("-", "−")
 
 
 def seeds(row: Row) -> str:
@@ -47,6 +88,20 @@ def seeds(row: Row) -> str:
     return f"seed{'s' if len(row.seeds) > 1 else ''} {' '.join(str(seed) for seed in row.seeds)}"
 
 
+def outcome(row: Row) -> str:
+    """What became of a row, and the marks of its scores: suspect, from a changed tree, partly by other code."""
+    marks = [SUSPECT] if row.suspect else []
+    marks += ["changed tree"] if any("changed source tree" in each for each in row.provenance) else []
+    marks += ["other code"] if any("other code" in each for each in row.provenance) else []
+    return ", ".join([row.outcome, *marks])
+
+
+def described(row: Row, table: Table) -> str:
+    """Seeds, steps (where rows differ in them) and outcome of a row, in one phrase."""
+    steps = f"step {row.steps}, " if table.steps is None and row.steps and row.seeds else ""
+    return f"{seeds(row)}, {steps}{outcome(row)}"
+
+
 def few_seeds(row: Row) -> str | None:
     """What a reader must know of an interval over fewer than three seeds of a trained arm."""
     if row.steps == 0 or not 0 < row.average.seeds < MIN_SEEDS:
@@ -55,30 +110,54 @@ def few_seeds(row: Row) -> str | None:
 
 
 def footnotes(table: Table) -> list[str]:
-    """What stands under the table: notes, reasons of missing cells, columns, statistics and provenance."""
+    """What stands under the table: notes, reasons of missing cells, marks, columns, statistics and provenance."""
     footer = table.footer()
     lines = list(table.notes)
-    if table.base is None:
-        lines.append(f"Untrained model: {table.base_reason}.")
+    several = len(table.profiles) > 1
+    for each in table.untrained:
+        if each.row is None:
+            lines.append(f"Untrained model{f' of {each.profile}' if several else ''}: {each.reason}.")
     reasons = {row.label: row.average.reason for row in table.rows if row.average.reason not in (None, row.outcome)}
     lines += [f"{label}: {reason}." for label, reason in reasons.items()]
+    lines += _marks(table)
     if table.published:
-        lines.append(f"p: the paper's number ({table.published}), ours minus it, and whether it lies in our interval.")
+        lines.append(
+            f"p: the paper's number ({table.published}), then ours minus it, and whether it lies in our interval."
+        )
     columns = "; ".join(_column(column) for column in table.columns)
     lines.append(f"Cells: percent of generations right, k/n summed over seeds. {columns}.")
     total = sum(column.generations for column in table.columns)
     lines.append(f"{AVERAGE}: over all {total} generations of a seed, as in the paper; {MACRO}: plain mean of columns.")
-    if table.best():
-        lines.append("The best of each column among the rows is marked.")
+    if any(table.best(profile) for profile in table.profiles):
+        lines.append(f"The best of each column among the rows{' of a profile' if several else ''} is marked.")
     lines.append(f"Intervals: {table.interval}.")
     if table.comparisons:
         lines.append(
-            "Differences: points of Avg. against the parent, paired over seeds and problems; p from Student's t, "
-            "corrected by Holm over this table; detectable: true difference seen with a chance of 80 % at p < 0.05."
+            f"Differences: points of {AVERAGE} against the parent, or its nearest ancestor in the table, paired over "
+            "seeds and problems; p from Student's t, corrected by Holm over this table; detectable: true difference "
+            "seen with a chance of 80 % at p < 0.05."
         )
-    commits = ", ".join(commit[:12] if "+" not in commit else commit for commit in footer["commits"]) or "unknown"
+    if table.pass_at:
+        lines.append(
+            "avg@n: mean share of a problem's n samples that is right; pass@k: chance that one of k samples is right, "
+            "estimated without bias from all n (arXiv 2107.03374, Eq. 1). An interval without width: every problem and "
+            "seed says the same."
+        )
+    parts = (commit.partition("+") for commit in footer["commits"])
+    commits = ", ".join(commit[:12] + plus + changes for commit, plus, changes in parts) or "unknown"
     lines.append(f"Commit: {commits}. Runs: {' '.join(run['id'][:8] for run in footer['runs']) or 'none'}.")
     return lines
+
+
+def _marks(table: Table) -> Iterator[str]:
+    for row in dict.fromkeys((row.label, row.suspect) for row in table.all_rows if row.suspect):
+        yield f"Suspect: {row[0]}: {'; '.join(row[1])}."
+    said: dict[tuple[str, ...], dict[str, None]] = {}
+    for each in table.all_rows:
+        if each.provenance:
+            said.setdefault(each.provenance, {})[each.label] = None
+    for words, labels in said.items():
+        yield f"Provenance: {', '.join(labels)}: {'; '.join(words)}."
 
 
 def _column(column: Column) -> str:
@@ -87,12 +166,28 @@ def _column(column: Column) -> str:
     return f"{column.label}: {column.problems}{samples}, {decoding}"
 
 
+def grids(table: Table) -> list[Grid]:
+    """The smaller tables under the rows: comparisons, and avg@n with pass@k where they were asked for."""
+    found = [_at_k(table, column) for column in table.columns if table.pass_at and column.samples > 1]
+    return [*found, *([comparison_grid(table)] if table.comparisons else [])]
+
+
+def comparison_grid(table: Table) -> Grid:
+    """Every comparison of the table."""
+    cells = [comparison_cells(each, table) for each in table.comparisons]
+    return Grid(COMPARED, COMPARISON_HEADER, tuple(map(tuple, cells)), words=(0, 1, 8))
+
+
 def comparison_cells(comparison: Comparison, table: Table) -> list[str]:
     """A comparison's values as text, in the order of `COMPARISON_HEADER`."""
-    labels = {row.arm: row.label for row in table.rows}
+    labels = table.labels(comparison.profile or table.profiles[0])
     names = [labels.get(comparison.arm, comparison.arm), labels.get(comparison.parent, comparison.parent)]
+    if len(table.profiles) > 1:
+        names[0] = f"{names[0]} ({comparison.profile})"
+    suspect = [SUSPECT] if comparison.suspect else []
     if comparison.difference is None or comparison.ci95 is None:
-        return [*names, "", "", "", "", "", "", f"{comparison.verdict} ({comparison.reason})"]
+        verdict = f"{comparison.verdict} ({comparison.reason})"
+        return [*names, "", "", "", "", "", "", ", ".join([verdict, *suspect])]
     return [
         *names,
         signed(comparison.difference),
@@ -101,7 +196,7 @@ def comparison_cells(comparison: Comparison, table: Table) -> list[str]:
         _p(comparison.p_holm),
         f"{comparison.smallest_detectable:.2f}",
         str(len(comparison.seeds)),
-        comparison.verdict,
+        ", ".join([comparison.verdict, *suspect]),
     ]
 
 
@@ -111,12 +206,24 @@ def _p(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-COMPARISON_HEADER = ("Arm", "Parent", "Difference", "95 %", "p", "p (Holm)", "Detectable", "Seeds", "Verdict")
+def _at_k(table: Table, column: Column) -> Grid:
+    names = [f"avg@{column.samples}", *(f"pass@{k}" for k in table.pass_at if k <= column.samples)]
+    several = len(table.profiles) > 1
+    rows = []
+    for row in table.all_rows:
+        cell, few = row.cells[column.name], few_seeds(row)
+        said = [*([row.profile] if several else []), *([few] if few else []), *([SUSPECT] if row.suspect else [])]
+        held = [cell.at_k.get(name) for name in names]
+        shown = [f"{each.percent:.2f} [{interval(each.ci95)}]" if each else percent(cell) for each in held]
+        rows.append((f"{row.label} ({', '.join(said)})" if said else row.label, *shown))
+    return Grid(f"{column.label}, {column.samples} samples a problem", ("Arm", *names), tuple(rows))
 
 
 def published_words(scored: Cell | Average) -> list[str]:
     """The paper's number, and ours minus it with whether it lies in our interval; nothing where there is none."""
-    if scored.published is None:
+    published = scored.published
+    if published is None:
         return []
-    inside = "in" if scored.published.inside else "out"
-    return [f"p {scored.published.percent:.2f}", f"{signed(scored.published.difference)} {inside}"]
+    if published.difference is None:
+        return [f"p {published.percent:.2f}"]
+    return [f"p {published.percent:.2f}", f"{signed(published.difference)} {'in' if published.inside else 'out'}"]

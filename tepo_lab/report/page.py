@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -71,25 +71,39 @@ def _section(home: Path, number: int, table: Table, arms: Sequence[ArmRuns]) -> 
 def _verdicts(table: Table) -> str:
     """How the comparisons came out, in one line."""
     if not table.comparisons:
-        return "No row has its parent in this table, so none is compared."
+        return "No row has its parent, or another ancestor, in this table, so none is compared."
     counts = Counter(each.verdict for each in table.comparisons)
     return f"Against the parent: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}."
 
 
 def _figures(home: Path, table: Table, arms: Sequence[ArmRuns]) -> Iterator[Drawn]:
-    """What the records can show: scores, differences, and for each panel its curves and cells."""
+    """What the records can show of each profile."""
+    for profile in table.profiles:
+        members = [arm for arm, row in zip(arms, table.rows, strict=True) if row.profile == profile]
+        yield from _profile_figures(home, table.of_profile(profile), members)
+
+
+def _profile_figures(home: Path, table: Table, arms: Sequence[ArmRuns]) -> Iterator[Drawn]:
+    """Scores, differences, and for each panel its curves and cells."""
     if any(row.average.generation_weighted is not None for row in table.all_rows):
         yield bars(table, name="bars", title="Scores on every benchmark")
     if any(each.difference is not None for each in table.comparisons):
         yield forest(table, name="forest", title="Arms against their parents")
-    titles = [title or "Training" for title, rows in lines.by_panel(table) for _ in rows]
-    for title in dict.fromkeys(titles):
-        members = [arm for arm, own in zip(arms, titles, strict=True) if own == title]
-        if any(arm.begun for arm in members):
+    titles = [block.title or "Training" for block in lines.blocks(table) for row in block.rows if row is not table.base]
+    panels = {title: [arm for arm, own in zip(arms, titles, strict=True) if own == title] for title in titles}
+    for title, members in panels.items():
+        if any(arm.begun for arm in members) and not _shown_elsewhere(members, panels.values()):
             own = f"{title}: training dynamics"
             yield curves(members, PAGE_PLOTS, name="dynamics", title=own, profile=table.profile, home=home)
             own = f"{title}: tokens by sign of A and ΔH"
             yield cells(members, name="cells", title=own, profile=table.profile, home=home)
+
+
+def _shown_elsewhere(members: Sequence[ArmRuns], panels: Iterable[Sequence[ArmRuns]]) -> bool:
+    """Whether another panel's figures have all of these runs and more."""
+    names = {run.folder.name for arm in members for run in arm.runs}
+    others = ({run.folder.name for arm in panel for run in arm.runs} for panel in panels)
+    return any(names < other for other in others)
 
 
 def _note(runs: Sequence[Any], left_out: int) -> str:

@@ -76,9 +76,9 @@ def load_published(folder: Path, name: str) -> PublishedTable:
 
 def why_not_comparable(table: Table, published: PublishedTable) -> str | None:
     """Why the paper's numbers cannot stand beside the table's, or None when profile and suite are the paper's."""
-    if table.profile not in published.models:
-        models = ", ".join(sorted(published.models))
-        return f"profile {table.profile} is not the paper's ({models})"
+    models = ", ".join(sorted(published.models))
+    if others := [profile for profile in table.profiles if profile not in published.models]:
+        return f"profile {', '.join(others)} is not the paper's ({models})"
     theirs = {name: (each.problems, each.samples) for name, each in published.source.benchmarks.items()}
     for column in table.columns:
         if column.name not in theirs:
@@ -105,29 +105,39 @@ def against_published(table: Table, published: PublishedTable) -> Table:
         return replace(table, notes=(*table.notes, note))
     steps = published.source.steps.get(published.name)
     notes = table.notes
-    if steps is not None and table.steps is not None and table.steps != steps:
-        notes = (*notes, f"The table is read at step {table.steps}, the paper's rows stand at step {steps}.")
-    return replace(
+    going = [row for row in table.rows if row.seeds and not row.outcome.startswith("collapsed")]
+    others = sorted({row.steps for row in going if row.steps is not None} - {steps})
+    if steps is not None and others:
+        here = " and ".join(str(each) for each in others)
+        notes = (*notes, f"Rows are read at step {here}, the paper's stand at step {steps}.")
+    shown = replace(
         table,
         notes=notes,
-        base=_beside(table.base, table.profile, published) if table.base else None,
-        rows=tuple(_beside(row, table.profile, published) for row in table.rows),
+        untrained=tuple(
+            replace(each, row=_beside(each.row, published) if each.row else None) for each in table.untrained
+        ),
+        rows=tuple(_beside(row, published) for row in table.rows),
         published=published.source.paper,
     )
+    lacking = [row.label for row in shown.rows if row.seeds and row.average.published is None]
+    note = f"The paper has no number for {', '.join(dict.fromkeys(lacking))}."
+    return replace(shown, notes=(*notes, note)) if lacking else shown
 
 
-def _beside(row: Row, model: str, published: PublishedTable) -> Row:
+def _beside(row: Row, published: PublishedTable) -> Row:
     cells: dict[str, Cell] = {}
     for name, cell in row.cells.items():
-        percent = published.percent(row.panel, model, row.arm, name)
+        percent = published.percent(row.panel, row.profile, row.published, name)
         cells[name] = replace(cell, published=_published(percent, cell.percent, cell.ci95))
     average: Average = row.average
-    percent = published.percent(row.panel, model, row.arm, AVERAGE)
+    percent = published.percent(row.panel, row.profile, row.published, AVERAGE)
     shown = _published(percent, average.generation_weighted, average.ci95)
     return replace(row, cells=cells, average=replace(average, published=shown))
 
 
 def _published(percent: float | None, ours: float | None, ci95: tuple[float, float] | None) -> Published | None:
-    if percent is None or ours is None or ci95 is None:
+    if percent is None:
         return None
-    return Published(percent, round(ours - percent, 4), ci95[0] <= percent <= ci95[1])
+    if ours is None or ci95 is None:
+        return Published(percent)
+    return Published(percent, ours - percent, ci95[0] <= percent <= ci95[1])

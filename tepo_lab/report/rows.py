@@ -11,6 +11,8 @@ import numpy as np
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing, WantedRow
 from tepo_lab.report.scan import Counts, FoundRun, missing_reason, read_counts, shortfall
+from tepo_lab.report.suspect import suspicions
+from tepo_lab.schema.table import SuspectLimits
 from tepo_lab.stats.bootstrap import Array, Scores
 
 Found = Mapping[tuple[str, int], FoundRun]
@@ -20,7 +22,8 @@ Found = Mapping[tuple[str, int], FoundRun]
 class SeedResult:
     """What one seed gives to a row: its counts, or why it has none.
 
-    `counted` says that it has them; `collapsed` is the step at which the run they are of collapsed.
+    `counted` says that it has them; `collapsed` is the step at which the run they are of collapsed; `suspect` is why
+    the counts may not be what they seem.
     """
 
     seed: int
@@ -31,6 +34,7 @@ class SeedResult:
     reason: str | None = None
     missing: Missing | None = None
     collapsed: int | None = None
+    suspect: tuple[str, ...] = ()
 
     @property
     def counted(self) -> bool:
@@ -74,11 +78,34 @@ class RowResult:
         return f"{partly}; {at}" if at else partly
 
     @property
+    def suspect(self) -> tuple[str, ...]:
+        """Why the row is suspect, each reason with the seeds it holds for."""
+        seeds: dict[str, list[int]] = {}
+        for each in self.counted.values():
+            for reason in each.suspect:
+                seeds.setdefault(reason, []).append(each.seed)
+        return tuple(f"{_named(held)}: {reason}" for reason, held in seeds.items())
+
+    @property
+    def provenance(self) -> tuple[str, ...]:
+        """Which of the counted runs were made from a changed source tree, or partly by other code."""
+        runs = {seed: each.run for seed, each in self.counted.items() if each.run is not None}
+        said = {
+            "from a changed source tree": [seed for seed, run in runs.items() if run.dirty],
+            "partly made with other code, versions or hardware": [seed for seed, run in runs.items() if run.continued],
+        }
+        return tuple(f"{_named(seeds)}: {words}" for words, seeds in said.items() if seeds)
+
+    @property
     def reason(self) -> tuple[str, Missing]:
         """Why the row has no score: in full, and in one word."""
         reasons = dict.fromkeys(each.reason for each in self.results if each.reason)
         words = [each.missing for each in self.results if each.missing is not None and each.missing != "not run"]
         return "; ".join(reasons) or "not run", words[0] if words else "not run"
+
+
+def _named(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {' '.join(str(seed) for seed in seeds)}"
 
 
 def step_to_read(rows: Sequence[WantedRow], found: Found, steps: int | None) -> int | None:
@@ -98,20 +125,26 @@ def _runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
 
 
 def read_row(
-    row: WantedRow, found: Found, step: int | Mapping[tuple[str, int], int] | None, columns: Sequence[Column]
+    row: WantedRow,
+    found: Found,
+    step: int | Mapping[tuple[str, int], int] | None,
+    columns: Sequence[Column],
+    limits: SuspectLimits,
 ) -> RowResult:
     """The results of a row's seeds at `step`: the seeds wanted, or all that are found when none are named.
 
-    Args: `step`, one for all, or by (family, seed).
+    Args: `step`, one for all, or by (family, seed); `limits` above which a result is suspect.
     """
     results = []
     for seed, run in _runs_of(row, found).items():
         at = step.get((row.family, seed)) if isinstance(step, Mapping) else step
-        results.append(_seed_result(seed, run, at, columns))
+        results.append(_seed_result(seed, run, at, columns, limits))
     return RowResult(row, tuple(results))
 
 
-def _seed_result(seed: int, run: FoundRun | None, step: int | None, columns: Sequence[Column]) -> SeedResult:
+def _seed_result(
+    seed: int, run: FoundRun | None, step: int | None, columns: Sequence[Column], limits: SuspectLimits
+) -> SeedResult:
     at = run.evaluation_for(step) if run is not None and step is not None else None
     if run is None or at is None:
         missing, outcome, reason = missing_reason(run, step)
@@ -123,7 +156,8 @@ def _seed_result(seed: int, run: FoundRun | None, step: int | None, columns: Seq
         return SeedResult(seed, run, at, {}, "under-graded", reason, "incomplete")
     collapsed = run.collapsed_at if run.collapsed_at is not None and run.collapsed_at <= at else None
     outcome = "complete" if collapsed is None else f"collapsed at step {collapsed}"
-    return SeedResult(seed, run, at, counts, outcome, collapsed=collapsed)
+    suspect = tuple(suspicions(run, at, counts, columns, limits))
+    return SeedResult(seed, run, at, counts, outcome, collapsed=collapsed, suspect=suspect)
 
 
 def check_same_problems(rows: Sequence[RowResult], columns: Sequence[Column]) -> None:

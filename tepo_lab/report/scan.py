@@ -22,13 +22,17 @@ LEASE_LIFETIME = 60.0
 
 STATUS_EVENTS = frozenset({"started", "resumed", "complete", "collapsed", "stopped", "failed"})
 
+#: Columns of an evaluation that a table needs.
+_COUNTED = ("benchmark", "problem", "correct", "truncated", "extracted")
+
 
 @dataclass(frozen=True)
 class FoundRun:
     """A run of the home: its identity and what last happened to it.
 
     `status` is the last of `STATUS_EVENTS`; `full_steps` are the evaluated steps with as many rows as the suite has
-    generations.
+    generations. `dirty`: made from a source tree that differs from its commit; `continued`: partly made with another
+    tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much.
     """
 
     folder: RunFolder
@@ -43,6 +47,9 @@ class FoundRun:
     running: bool
     evaluated_steps: tuple[int, ...]
     full_steps: tuple[int, ...]
+    dirty: bool = False
+    continued: bool = False
+    mismatch_limit: float | None = None
 
     @property
     def collapsed_at(self) -> int | None:
@@ -59,11 +66,16 @@ class FoundRun:
 
 @dataclass(frozen=True)
 class Counts:
-    """A benchmark's problems in order of their ids, how many samples of each were graded and how many are right."""
+    """A benchmark's problems in order of their ids, how many samples of each were graded and how many are right.
+
+    `truncated` and `unextracted` count samples over all problems: ended by the length limit, and without an answer.
+    """
 
     ids: tuple[str, ...]
     correct: NDArray[np.int64]
     graded: NDArray[np.int64]
+    truncated: int = 0
+    unextracted: int = 0
 
 
 def scan(home: Path, families: Iterable[str], columns: Iterable[Column]) -> dict[tuple[str, int], FoundRun]:
@@ -87,6 +99,8 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun
     except (KeyError, TypeError) as error:
         raise RecordError(f"{folder.run_file} lacks {error}: remove the folder to run it again.") from None
     provenance = run.get("provenance") or {}
+    earlier = [each for each in run.get("earlier_provenance") or [] if isinstance(each, dict)]
+    rollout = run["spec"].get("rollout") or {}
     commit = provenance.get("commit")
     events, steps = folder.events(), folder.evaluated_steps()
     return FoundRun(
@@ -102,6 +116,9 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun
         running=_lease_is_fresh(folder.lease_file),
         evaluated_steps=tuple(steps),
         full_steps=tuple(step for step in steps if _row_count(folder.generations(step)) >= generations),
+        dirty=any(each.get("dirty") for each in (provenance, *earlier)),
+        continued=bool(earlier),
+        mismatch_limit=rollout.get("max_sampler_mismatch"),
     )
 
 
@@ -109,18 +126,26 @@ def read_counts(run: FoundRun, step: int, columns: Iterable[Column]) -> dict[str
     """Graded and right samples of each problem at `step`, by benchmark. Raises `RecordError` for a damaged file."""
     path = run.folder.generations(step)
     try:
-        rows = parquet.read_table(path, columns=["benchmark", "problem", "correct"])
-        grouped = rows.group_by(["benchmark", "problem"]).aggregate([("correct", "sum"), ("correct", "count")])
+        rows = parquet.read_table(path, columns=list(_COUNTED), page_checksum_verification=True)
+        grouped = rows.group_by(["benchmark", "problem"]).aggregate(
+            [("correct", "sum"), ("correct", "count"), ("truncated", "sum"), ("extracted", "count")]
+        )
     except (pyarrow.ArrowException, OSError) as error:
         raise _damaged(path, error) from None
     names = np.asarray(grouped["benchmark"].to_pylist(), dtype=object)
     ids = np.asarray([str(each) for each in grouped["problem"].to_pylist()], dtype=object)
-    correct, graded = (grouped[name].to_numpy().astype(np.int64) for name in ("correct_sum", "correct_count"))
+    correct, graded, truncated, extracted = (
+        grouped[name].to_numpy().astype(np.int64)
+        for name in ("correct_sum", "correct_count", "truncated_sum", "extracted_count")
+    )
     counts = {}
     for column in columns:
         held = np.flatnonzero(names == column.name)
         held = held[np.argsort(ids[held], kind="stable")]
-        counts[column.name] = Counts(tuple(ids[held]), correct[held], graded[held])
+        unextracted = int((graded[held] - extracted[held]).sum())
+        counts[column.name] = Counts(
+            tuple(ids[held]), correct[held], graded[held], int(truncated[held].sum()), unextracted
+        )
     return counts
 
 

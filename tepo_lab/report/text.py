@@ -13,6 +13,8 @@ from rich.text import Text
 
 from tepo_lab.report import lines
 from tepo_lab.report.frame import Cell, Row, Table
+from tepo_lab.report.grid import grid_text
+from tepo_lab.report.lines import Block
 
 #: Characters a row takes at most with seven benchmarks.
 WIDTH = 120
@@ -38,47 +40,41 @@ def renderable(table: Table, width: int = WIDTH) -> RenderableType:
         widths = [each + 1 for each in widths]
     label_width = max(_LABEL_WIDTH, width - sum(widths) - len(widths))
     parts: list[RenderableType] = [Text(lines.caption(table), style="bold"), Text("")]
-    best = table.best()
-    blocks = list(lines.by_panel(table))
-    if table.base is not None:
-        blocks.insert(0, (None, [table.base]))
-    for number, (title, rows) in enumerate(blocks):
-        if title is not None:
-            parts.append(Text(title, style="italic"))
-        marks = {} if rows[0] is table.base else best
-        parts.append(_block(table, rows, marks, [label_width, *widths], header=number == 0))
-    if table.comparisons:
-        parts += [Text("Against the parent", style="italic"), _comparisons(table)]
+    for number, block in enumerate(lines.blocks(table)):
+        if block.title is not None:
+            parts.append(Text(block.title, style="italic"))
+        parts.append(_block(table, block, [label_width, *widths], header=number == 0))
+    for grid in lines.grids(table):
+        parts += [Text(grid.title, style="italic"), grid_text(grid)]
     parts += [Text(line, style="dim") for line in lines.footnotes(table)]
     return Group(*parts)
 
 
-def _block(
-    table: Table, rows: Sequence[Row], best: dict[str, float], widths: Sequence[int], *, header: bool
-) -> RichTable:
-    block = RichTable(box=box.SIMPLE_HEAD, show_header=header, pad_edge=False, padding=0, show_edge=False)
-    block.add_column("", width=widths[0], overflow="fold")
+def _block(table: Table, block: Block, widths: Sequence[int], *, header: bool) -> RichTable:
+    made = RichTable(box=box.SIMPLE_HEAD, show_header=header, pad_edge=False, padding=0, show_edge=False)
+    made.add_column("", width=widths[0], overflow="fold")
     names = [*(column.label for column in table.columns), lines.AVERAGE, lines.MACRO]
     for name, width in zip(names, widths[1:], strict=True):
-        block.add_column(_header(name), width=width, justify="right", overflow="fold")
-    for row in rows:
-        label = Text.assemble((row.label, "bold"), "\n", (f"{lines.seeds(row)}, {row.outcome}", "dim"))
+        made.add_column(_header(name), width=width, justify="right", overflow="fold")
+    for row in block.rows:
+        best = block.best_for(row)
+        label = Text.assemble((row.label, "bold"), "\n", (lines.described(row, table), "red" if row.suspect else "dim"))
         cells = [_cell(row.cells[column.name], best.get(column.name)) for column in table.columns]
-        block.add_row(label, *cells, _average(row, best.get("average")), _macro(row, best.get("macro")))
-    block.add_row()
-    return block
+        made.add_row(label, *cells, _average(row, best.get("average")), _macro(row, best.get("macro")))
+    made.add_row()
+    return made
 
 
 def _cell(cell: Cell, best: float | None) -> Text:
     if cell.percent is None:
-        return Text(lines.percent(cell), style="dim")
+        return _stack(Text(lines.percent(cell), style="dim"), *lines.published_words(cell))
     return _stack(_marked(cell.percent, best), f"{cell.correct}/{cell.graded}", *lines.published_words(cell))
 
 
 def _average(row: Row, best: float | None) -> Text:
     average = row.average
     if average.generation_weighted is None:
-        return Text(average.missing or "not run", style="dim")
+        return _stack(Text(average.missing or "not run", style="dim"), *lines.published_words(average))
     below = [lines.interval(average.ci95), *lines.published_words(average)]
     few = lines.few_seeds(row)
     return _stack(_marked(average.generation_weighted, best), *below, *([few] if few else []))
@@ -96,17 +92,6 @@ def _marked(value: float, best: float | None) -> Text:
 
 def _stack(first: Text, *below: str) -> Text:
     return Text("\n", justify="right").join([first, *(Text(line, style="dim") for line in below)])
-
-
-def _comparisons(table: Table) -> RichTable:
-    block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for name in lines.COMPARISON_HEADER:
-        words = name in {"Arm", "Parent", "Verdict"}
-        block.add_column(name, justify="left" if words else "right", no_wrap=not words)
-    for comparison in table.comparisons:
-        block.add_row(*(Text(cell) for cell in lines.comparison_cells(comparison, table)))
-    block.add_row()
-    return block
 
 
 def _header(label: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from tepo_lab.schema.base import Strict
 from tepo_lab.schema.profile import Count, OrNone
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Panel(Strict):
@@ -24,6 +26,28 @@ class Panel(Strict):
     steps: Count | None = Field(
         default=None, description="training steps the rows are read at; the sweep's if left out"
     )
+    published: str = Field(default="", description="what the published table adds to an arm's name, as in @72:seed1")
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _no_choice_on_the_test_set(cls, value: Any) -> Any:
+        if isinstance(value, str) and not value.isdigit():
+            raise ValueError(
+                "name a number: choosing a step by what the benchmarks say of it is refused, since they are the test "
+                "set; a sweep's search chooses on validation problems"
+            )
+        return value
+
+
+class SuspectLimits(Strict):
+    """Above these shares of an evaluation's generations a row is marked suspect.
+
+    A quarter by default: beyond it a score says as much of the length limit, or of how answers are written down, as of
+    how many are right.
+    """
+
+    truncated: Share = Field(default=0.25, description="generations that the length limit ended")
+    unextracted: Share = Field(default=0.25, description="generations in which no answer was found")
 
 
 class Report(Strict):
@@ -37,6 +61,7 @@ class Report(Strict):
     head: Panel | None = Field(default=None, description="rows above the panels, in none of them")
     panels: dict[str, Panel] = Field(min_length=1)
     published: str | None = Field(default=None, description="name of the paper's table in reports/published")
+    suspect_above: SuspectLimits = SuspectLimits()
 
     @field_validator("profiles", mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 
 def avg_at_k(correct: ArrayLike, samples: ArrayLike) -> float:
@@ -15,6 +15,14 @@ def avg_at_k(correct: ArrayLike, samples: ArrayLike) -> float:
 def pass_at_k(correct: ArrayLike, samples: ArrayLike, k: int) -> float:
     """Mean over problems of the chance that at least one of k samples is right, estimated without bias.
 
+    Raises ValueError as `pass_at_k_by_problem`.
+    """
+    return float(pass_at_k_by_problem(correct, samples, k).mean())
+
+
+def pass_at_k_by_problem(correct: ArrayLike, samples: ArrayLike, k: int) -> NDArray[np.float64]:
+    """The chance for each problem that at least one of k samples is right, estimated without bias.
+
     1 - C(n - c, k) / C(n, k) for c right of n samples (Chen et al., 2021, arXiv 2107.03374, Eq. 1), computed as a
     product of ratios so that no binomial overflows. Raises ValueError when k is below 1 or above some n.
     """
@@ -23,7 +31,7 @@ def pass_at_k(correct: ArrayLike, samples: ArrayLike, k: int) -> float:
         raise ValueError(f"k must lie between 1 and the {int(drawn.min())} samples of a problem, not {k}")
     steps = np.arange(k)
     all_wrong = np.clip((drawn - right)[:, None] - steps, 0, None) / (drawn[:, None] - steps)
-    return float(1 - all_wrong.prod(1).mean())
+    return np.asarray(1 - all_wrong.prod(1), dtype=np.float64)
 
 
 def _counts(correct: ArrayLike, samples: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ POINTS = 3000
 def draw(theory: Theory) -> Drawn:
     """Eq. 1, Lemma 3.1, Theorem 3.1 (twice), Eqs. 18 and 19, and the fit of reward to entropy."""
     with style():
-        figure = new_figure(11.0, 7.6)
+        figure = new_figure(11.0, 6.9)
         grid = figure.subplots(2, 3)
         _gradients(grid[0, 0], theory.gradients)
         _optima(grid[0, 1], theory.optima)
@@ -120,6 +120,10 @@ def _fits(axes: Axes, theory: Theory) -> None:
         axes.plot(ends, fit.b - fit.a * ends, color=colour, linewidth=1, label=f"{fit.run}, R² {fit.r_squared:.2f}")
     if 0 < len(theory.fits) <= 8:
         axes.legend(fontsize=6)
+    elif theory.fits:
+        median = np.median([fit.r_squared for fit in theory.fits])
+        words = f"{len(theory.fits)} runs, median R² {median:.2f}"
+        axes.text(0.97, 0.95, words, ha="right", transform=axes.transAxes, fontsize=8)
 
 
 def _share(held: Flags) -> float:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
 from tepo_lab.theory.check import Check
 from tepo_lab.theory.nano_run import Tokens, check_tokens, run_nano
+from tepo_lab.theory.reading import SYMBOLS, reading
 from tepo_lab.theory.reward_fit import Fit, check_fits, fit_runs
 from tepo_lab.theory.softmax import (
     Gradients,
@@ -23,6 +25,9 @@ from tepo_lab.theory.softmax import (
     optima,
     updates,
 )
+
+#: Characters a line of words takes at most.
+WIDTH = 120
 
 TITLE = "The paper's theory, checked by numbers (arXiv 2604.12736)"
 
@@ -44,6 +49,7 @@ class Theory:
         return {
             "seed": self.seed,
             "checks": [each.to_dict() for each in self.checks],
+            "reading": reading(self.checks),
             "runs": [each.to_dict() for each in self.fits],
         }
 
@@ -60,7 +66,9 @@ class Theory:
             ]
             lines.append("  ".join(shown).rstrip())
         notes = [f"{each.source}: {each.note}." for each in self.checks if each.note]
-        return "\n".join([*lines, "", *notes, *FOOTNOTES]) + "\n"
+        said = [line for words in reading(self.checks) for line in wrap(words, WIDTH, subsequent_indent="  ")]
+        below = [line for words in (*notes, *FOOTNOTES, SYMBOLS) for line in wrap(words, WIDTH)]
+        return "\n".join([*lines, "", "What the numbers say", *said, "", *below]) + "\n"
 
 
 FOOTNOTES = (

@@ -142,7 +142,7 @@ def test_a_figure_is_written_with_what_is_missing_said(home: Path, tmp_path: Pat
         "cells-nano.svg",
         "cells-nano.pdf",
     ]
-    assert "Missing or cut short: GRPO/DAPO: not run" in done.stderr
+    assert "Missing or cut short: not run: w. GRPO/DAPO (token-level)" in done.stderr
     out = tmp_path / "mine.svg"
     run("report", "figure3", *OPTIONS, "--home", str(home), "--out", str(out))
     assert ElementTree.fromstring(out.read_text()).tag == "{http://www.w3.org/2000/svg}svg"
@@ -152,10 +152,10 @@ def test_a_figure_is_written_with_what_is_missing_said(home: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("figure2", "trainer.learning_rate=1"), "no run of its arms (grpo_dapo, tepo) has recorded a step"),
+        (("figure2", "trainer.learning_rate=1"), "no run of its arms (grpo_dapo, tepo) on profile"),
         (("figure2", "--out", "f.jpg"), "figures are written as .png, .svg, .pdf"),
-        (("figure2", "--page"), "figure2 is a figure: --page and --format are for tables"),
-        (("figure2", "--format", "json"), "figure2 is a figure: --page and --format are for tables"),
+        (("figure2", "--page"), "figure2 is a figure: it takes panels, overrides and --out"),
+        (("figure2", "--format", "json"), "figure2 is a figure: it takes panels, overrides and --out"),
         (("table3", "--out", "t.png"), "--out is for figures and pages"),
         (("figure9",), "unknown report 'figure9'. Did you mean 'figure"),
     ],

@@ -122,6 +122,25 @@ def test_report_has_the_numbers_of_the_command_line(home: Path) -> None:
     assert {arm: value for arm, value in shown.items() if value is not None} == averages.dropna().to_dict()
 
 
+def test_steps_to_a_target(home: Path) -> None:
+    frame = results.steps_to_target(home, "panel-e", 70, ["profile=nano"], window=1)
+    tepo = frame[frame["arm"] == "tepo"]
+    # Its rewards are 25 %, nothing finite, 75 %.
+    assert tepo["step"].tolist() == [3, 3]
+    assert tepo["outcome"].tolist() == ["reached", "reached"]
+    assert frame.attrs["units"]["target"] == "percent of the metric"
+    higher = results.steps_to_target(home, "panel-e", 80, ["profile=nano"], window=1)
+    assert higher["step"].isna().all()
+
+
+def test_pass_at_k_stands_after_its_benchmark(home: Path) -> None:
+    frame = results.report(home, "panel-e", ["profile=nano"], pass_at=(1, 32))
+    tepo = frame[frame["arm"] == "tepo"].set_index("benchmark")["percent"]
+    assert tepo["sum6 pass@1"] == pytest.approx(tepo["sum6"])
+    assert tepo["sum6 pass@32"] >= tepo["sum6 pass@1"]
+    assert "sum3 pass@1" not in tepo
+
+
 def test_comparisons(home: Path) -> None:
     frame = results.comparisons(home, "panel-e", ["profile=nano"]).set_index("arm")
     assert frame.loc["tepo", "parent"] == "tepo_no_kl"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from tepo_lab.report.frame import Table, WantedRow
-from tepo_lab.report.table import build_table
+from tepo_lab.report.table import Wanted, build_table
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, append_line, write_json
 from tepo_lab.schema.table import Report
@@ -40,6 +40,7 @@ REPORT = Report.model_validate(
         "name": "table3",
         "title": "Table 3: ablations",
         "profile": "qwen2.5-7b",
+        "published": "table3",
         "panels": {"e": {"title": "Panel E: masks", "sweep": "panel-e"}},
     }
 )
@@ -108,16 +109,18 @@ class SyntheticHome:
         events: tuple[dict[str, Any], ...] = ({"event": "complete", "step": 20},),
         columns: Mapping[str, Any] | None = None,
         commit: str = "0123456789abcdef",
+        provenance: Mapping[str, Any] | None = None,
+        earlier: Sequence[Mapping[str, Any]] = (),
+        rollout: Mapping[str, Any] | None = None,
     ) -> RunFolder:
         """A run with an evaluation at `steps`: from the right samples of each problem, or from ready columns."""
         identity = digest(arm, seed)
         folder = RunFolder(self.path / "runs" / f"{arm}-tiny-s{seed}-{identity[:8]}")
         spec = {"arm": {"name": arm, "parent": parent}, "seed": seed, "trainer": {"steps": steps}}
-        provenance = {"commit": commit, "dirty": False}
-        write_json(
-            folder.run_file,
-            {"id": identity, "family": digest(arm), "name": folder.name, "spec": spec, "provenance": provenance},
-        )
+        spec |= {"rollout": dict(rollout or {})}
+        made_with = {"commit": commit, "dirty": False} | dict(provenance or {})
+        values = {"id": identity, "family": digest(arm), "name": folder.name, "spec": spec, "provenance": made_with}
+        write_json(folder.run_file, values | ({"earlier_provenance": list(earlier)} if earlier else {}))
         for event in ({"event": "started", "step": 0}, *events):
             append_line(folder.events_file, {"time": 1.7e9, **event})
         if right is not None:
@@ -128,7 +131,11 @@ class SyntheticHome:
         return folder
 
     def table(self, base: str | None = None, **options: Any) -> Table:
-        rows = [row for arm, row in self.rows.items() if arm != base]
-        options = {"steps": 20, "profile": "nano", "draws": 500, **options}
-        wanted_base = self.rows[base] if base else None
-        return build_table(REPORT, rows, base=wanted_base, home=self.path, suite=self.suite, **options)
+        return build_table(REPORT, [self.wanted(base, options)], home=self.path, **{"draws": 500, **options})
+
+    def wanted(self, base: str | None = None, options: dict[str, Any] | None = None) -> Wanted:
+        """What the table asks for; takes `profile` and `steps` out of the options."""
+        options = {} if options is None else options
+        profile, steps = options.pop("profile", "nano"), options.pop("steps", 20)
+        rows = tuple(row for arm, row in self.rows.items() if arm != base)
+        return Wanted(profile, self.suite, rows, self.rows[base] if base else None, steps)

@@ -230,7 +230,7 @@ def test_claims(tmp_path: Path) -> None:
 
 
 def test_claims_about_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"t has no row 'on' of m\. Did you mean 'one'\?"):
+    with pytest.raises(DataError, match=r"t has no row 'on' of m\. Known: one"):
         table(tmp_path, {"one": "20.83 75.00 54.68"}, claim(row="on", rank=1))
     with pytest.raises(ConfigError, match="give either rank or over"):
         table(tmp_path, {"one": "20.83 75.00 54.68"}, claim())
@@ -259,7 +259,7 @@ def test_bad_tables_are_one_clear_error(tmp_path: Path, text: str, message: str)
 
 def test_bad_counts_are_one_clear_error(tmp_path: Path) -> None:
     csv = tmp_path / "mine.csv"
-    with pytest.raises(DataError, match=r"mine.csv cannot be read \(No such file"):
+    with pytest.raises(DataError, match=r"mine.csv: no such file"):
         read_printed(csv)
     csv.write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="not a CSV file in UTF-8"):

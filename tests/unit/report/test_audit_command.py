@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tepo_lab.cli import app
 from tepo_lab.errors import ConfigError, DataError
+from tests.golden_files import assert_golden
 
 TABLE = """table,panel,model,row,label,benchmark,percent
 t,,m,one,One,hard,20.83
@@ -32,6 +33,12 @@ def test_the_papers_tables_without_a_file() -> None:
     values = json.loads(done.stdout)
     assert set(values) == {"findings", "rules"}
     assert {each["kind"] for each in values["findings"]} == {"cell", "average", "delta", "ordering"}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_golden(form: str) -> None:
+    done = CliRunner().invoke(app, ["audit", "--format", form])
+    assert_golden("report/audit", form, done.stdout)
 
 
 def test_strict_exits_with_1_on_findings_alone(mine: Path) -> None:

@@ -184,7 +184,8 @@ def parquet_at(folder: RunFolder, step: int, right: dict[str, list[int]]) -> Non
 
 def test_the_untrained_model_is_read_at_step_zero_and_is_never_the_best(full_home: SyntheticHome) -> None:
     for seed in (1, 2, 3):
-        full_home.run("plain", seed, right={"greedy": [0] * 6, "sampled": [0, 0, 0]}, events=())
+        full_home.run("plain", seed, right={"greedy": [0] * 6, "sampled": [0, 0, 1]}, events=())
+        full_home.run("absent", seed, right={"greedy": [0] * 6, "sampled": [0, 1, 1]})
     del full_home.rows["masked"], full_home.rows["partial"]
     table = full_home.table("base")
     assert table.base is not None
@@ -225,7 +226,7 @@ def test_a_comparison_without_common_seeds_has_a_reason(home: SyntheticHome) -> 
     home.want("masked")
     home.run("masked", 1, right=RIGHT, parent="plain")
     (comparison,) = home.table().comparisons
-    assert (comparison.difference, comparison.reason) == (None, "plain: not run")
+    assert (comparison.difference, comparison.reason) == (None, "PLAIN: not run")
     home.run("plain", 2, right=RIGHT)
     (comparison,) = home.table().comparisons
     assert comparison.reason == "no seed in common"
@@ -252,7 +253,7 @@ def test_json_has_the_documented_form(full_home: SyntheticHome) -> None:
     assert list(values) == ["table", "profile", "benchmarks", "base", "rows", "comparisons", "footer"]
     assert values["benchmarks"][1] == {"name": "sampled", "label": "Sampled @4", "problems": 3, "samples": 4}
     row = values["rows"][0]
-    assert list(row) == ["panel", "arm", "label", "seeds", "steps", "outcome", "cells", "average"]
+    assert list(row) == ["panel", "arm", "label", "seeds", "steps", "outcome", "cells", "average", "suspect"]
     assert row["cells"]["greedy"] == {"correct": 8, "graded": 18, "percent": pytest.approx(44.4444, abs=1e-4)}
     assert list(row["average"]) == ["generation_weighted", "macro", "ci95"]
     assert values["rows"][3]["cells"]["greedy"]["percent"] is None

@@ -10,10 +10,11 @@ from synthetic_home import SyntheticHome, random_columns
 
 from tepo_lab.errors import DataError
 from tepo_lab.report.published import PublishedTable, against_published, load_published, why_not_comparable
-from tepo_lab.report.render import render
+from tepo_lab.report.render import FORMATS, render
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.table import Report
+from tests.golden_files import assert_golden
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "reports" / "published"
@@ -89,6 +90,13 @@ def test_beside_the_papers_profile_and_suite(paper_home: SyntheticHome, publishe
     assert table.to_dict()["rows"][0]["cells"]["olympiadbench"]["published"]["percent"] == 40.44
 
 
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_golden(paper_home: SyntheticHome, published: PublishedTable, form: str) -> None:
+    paper_home.want("tepo_no_kl", (1,))
+    table = against_published(paper_home.table(profile="qwen2.5-7b", steps=72), published)
+    assert_golden("report/published", form, render(table, form))
+
+
 def test_never_beside_another_profile(full_home: SyntheticHome, published: PublishedTable) -> None:
     table = full_home.table("base")
     assert why_not_comparable(table, published) == "profile nano is not the paper's (qwen2.5-7b)"
@@ -119,7 +127,7 @@ def test_other_steps_are_noted(tmp_path: Path, paper_suite: Suite, published: Pu
     home.want("tepo", (1,))
     home.run("tepo", 1, columns=random_columns(paper_suite, 0.3, 2), steps=40)
     table = against_published(home.table(profile="qwen2.5-7b", steps=40), published)
-    assert table.notes[-1] == "The table is read at step 40, the paper's rows stand at step 72."
+    assert table.notes[-1] == "Rows are read at step 40, the paper's stand at step 72."
 
 
 def test_unreadable_tables_are_named(tmp_path: Path) -> None:

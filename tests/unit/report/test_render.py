@@ -5,32 +5,43 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from synthetic_home import SyntheticHome, random_columns
+from synthetic_home import SUITE, SyntheticHome, columns_of, random_columns
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.report.frame import WantedRow
 from tepo_lab.report.render import FORMATS, render
 from tepo_lab.report.text import renderable
 from tepo_lab.schema.profile import Suite
-
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "report"
-ENDINGS = {"text": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}
+from tests.golden_files import assert_golden
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
 def test_golden(full_home: SyntheticHome, form: str) -> None:
-    rendered = render(full_home.table("base"), form)
-    path = GOLDEN / f"table3.{ENDINGS[form]}"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(rendered)
-    assert rendered == path.read_text()
+    assert_golden("report/table3", form, render(full_home.table("base"), form))
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_golden_of_a_table_with_pass_at_k(full_home: SyntheticHome, form: str) -> None:
+    assert_golden("report/pass_at", form, render(full_home.table("base", pass_at=(1, 4)), form))
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_golden_of_suspect_rows_and_changed_trees(home: SyntheticHome, form: str) -> None:
+    """A score of nothing, truncated generations, a changed tree, and a run that went on with other code."""
+    for arm in ("none", "cut", "dirty", "continued"):
+        home.want(arm, (1,))
+    columns = columns_of(SUITE, {"greedy": [1] * 6, "sampled": [4, 1, 0]})
+    home.run("none", 1, right={"greedy": [0] * 6, "sampled": [0, 0, 0]})
+    home.run("cut", 1, columns=columns | {"truncated": [number < 6 for number in range(18)]})
+    home.run("dirty", 1, columns=columns, provenance={"dirty": True})
+    home.run("continued", 1, columns=columns, earlier=[{"commit": "fedcba9876543210", "dirty": False}])
+    assert_golden("report/suspect", form, render(home.table(), form))
 
 
 def seven_benchmarks() -> Suite:
@@ -91,8 +102,10 @@ def test_latex_is_balanced_and_escaped(full_home: SyntheticHome) -> None:
     assert plain.count("{") == plain.count("}")
     assert plain.count("$") % 2 == 0
     begun, ended = (re.findall(rf"\\{which}{{(\w+)}}", rendered) for which in ("begin", "end"))
-    assert begun == ended[::-1] == ["table", "tabular"]
-    body = rendered.split("\\midrule")[-1].split("\\bottomrule")[0]
+    # The comparisons stand in a table of their own.
+    assert begun == ["table", "tabular"] * 2
+    assert ended == ["tabular", "table"] * 2
+    body = rendered.split("\\bottomrule")[0].split("\\midrule")[-1]
     for row in (line for line in body.splitlines() if line.endswith("\\\\") and "multicolumn" not in line):
         assert len(re.findall(r"(?<!\\)&", row)) == 4
     assert r"\textbf{66.67}" in rendered

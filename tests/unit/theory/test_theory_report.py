@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from tepo_lab.schema.record import RunFolder, append_line, write_json
 from tepo_lab.theory import report, softmax
 from tepo_lab.theory.figure import draw
 from tepo_lab.theory.nano_run import Tokens
+from tepo_lab.theory.reading import reading
 from tepo_lab.theory.report import Theory, check_theory
 from tepo_lab.theory.reward_fit import check_fits, fit, fit_runs
+from tests.golden_files import assert_golden
 
 
 def write_run(home: Path, name: str, a: float, b: float, steps: int = 8) -> None:
@@ -62,13 +65,43 @@ def test_a_home_without_runs_says_why_the_fit_is_missing(tmp_path: Path) -> None
 
 def test_the_table_has_a_line_for_each_check(checked: Theory) -> None:
     text = checked.text()
-    lines = text.splitlines()
+    lines = text.partition("What the numbers say")[0].splitlines()
     assert lines[2].split()[:3] == ["Source", "Statement", "Among"]
     assert len([line for line in lines if line.startswith("Theorem 3.1")]) == 13
     (law,) = [line for line in lines if line.startswith("R = -a exp(H) + b")]
     assert "runs of the home" in law
     assert "50.0 %" in law
     assert "median a 0.05" in law
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_golden(checked: Theory, tmp_path: Path, form: str) -> None:
+    """The rendering of made-up counts: what a machine measures differs in its last digits."""
+    numbers = iter(range(1, 1000))
+    checks = [
+        replace(check, cases=100 * number, holds=37 * number, values=dict.fromkeys(check.values, 1 / number))
+        for check, number in zip(checked.checks, numbers, strict=False)
+    ]
+    made_up = replace(checked, checks=(*checks[:-1], check_fits([], Path("home"))))
+    rendered = made_up.text() if form == "text" else json.dumps(made_up.to_dict(), indent=1, ensure_ascii=False)
+    assert_golden("theory/theory", form, rendered)
+
+
+def test_the_reading_has_a_sentence_for_each_statement(checked: Theory) -> None:
+    said = reading(checked.checks)
+    assert [words.partition(" (")[0] for words in said] == [
+        "Eq. 1",
+        "Lemma 3.1",
+        "Lemma 3.2",
+        "Theorem 3.1",
+        "Eq. 18, 19",
+        "R = -a exp(H) + b",
+    ]
+    eq1, lemma = (next(each for each in checked.checks if each.source == name) for name in ("Eq. 1", "Lemma 3.2"))
+    assert f"as printed it has autograd's sign in {eq1.holds} of {eq1.cases}" in said[0]
+    assert f"{lemma.holds} of {lemma.cases}" in said[2]
+    assert "so no law" in said[3]
+    assert "a > 0 in 1 of 2 runs" in said[5]
 
 
 def test_the_json_holds_counts(checked: Theory) -> None:

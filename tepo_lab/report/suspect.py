@@ -1,0 +1,53 @@
+"""What makes a complete evaluation suspect: a number in a table must be one that really says what it seems to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tepo_lab.report.frame import Column
+from tepo_lab.report.scan import Counts, FoundRun
+from tepo_lab.schema.table import SuspectLimits
+
+#: Difference of log-probability between sampler and trainer, mean over a step's tokens, in nats.
+MISMATCH = "rollout/sampler_mismatch_mean"
+
+
+def suspicions(
+    run: FoundRun, step: int, counts: Mapping[str, Counts], columns: Sequence[Column], limits: SuspectLimits
+) -> list[str]:
+    """Why the evaluation of a run at `step` is suspect, a phrase each; none when nothing speaks against it."""
+    held = [counts[column.name] for column in columns]
+    return [*_all_or_nothing(held), *_shares(held, limits), *_mismatch(run, step)]
+
+
+def _all_or_nothing(held: Sequence[Counts]) -> Iterator[str]:
+    right, graded = (sum(int(getattr(each, name).sum()) for each in held) for name in ("correct", "graded"))
+    if right == 0:
+        yield "0 % on every benchmark"
+    elif right == graded:
+        yield "100 % on every benchmark"
+
+
+def _shares(held: Sequence[Counts], limits: SuspectLimits) -> Iterator[str]:
+    graded = sum(int(each.graded.sum()) for each in held)
+    for name, limit, words in (
+        ("truncated", limits.truncated, "of generations ended by the length limit"),
+        ("unextracted", limits.unextracted, "of generations without an answer"),
+    ):
+        share = sum(getattr(each, name) for each in held) / graded
+        if share > limit:
+            yield f"{100 * share:.1f} % {words} (limit {100 * limit:g} %)"
+
+
+def _mismatch(run: FoundRun, step: int) -> Iterator[str]:
+    limit = run.mismatch_limit
+    if limit is None:
+        return
+    lines = [line for line in run.folder.metrics() if line["step"] <= step and line.get(MISMATCH) is not None]
+    over = [line for line in lines if line[MISMATCH] > limit]
+    if over:
+        worst = max(over, key=lambda line: float(line[MISMATCH]))
+        yield (
+            f"sampler and trainer differ by {worst[MISMATCH]:.3g} nats a token at step {worst['step']} "
+            f"(limit {limit:g}, passed at {len(over)} of {len(lines)} steps)"
+        )

@@ -1,0 +1,62 @@
+"""A home with runs of the paper's own profiles, their generations made up: k of n near the printed percents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.expand import planned
+from tepo_lab.schema.profile import Suite
+from tepo_lab.schema.record import RunFolder, append_line, write_json
+
+
+def paper_run(
+    home: Path, arm: str, seed: int, steps: Iterable[int], percents: dict[str, float], profile: str = "qwen2.5-7b"
+) -> RunFolder:
+    """A complete run with evaluations at `steps`: each benchmark has `percents` of its generations right, at random."""
+    run = planned(compose_run(arm, profile, seed=seed))
+    folder = RunFolder(home / "runs" / run.folder)
+    provenance = {"commit": "0123456789abcdef", "dirty": False}
+    spec = run.spec.model_dump(mode="json")
+    values = {"id": run.run_id, "family": run.family, "name": run.folder, "spec": spec, "provenance": provenance}
+    write_json(folder.run_file, values)
+    for event in ({"event": "started", "step": 0}, {"event": "complete", "step": max(steps)}):
+        append_line(folder.events_file, {"time": 1.7e9, **event})
+    for step in range(1, max(steps) + 1):
+        values = {"reward/mean": step / 200, "rollout/tokens": 1000.0, "seconds/step": 350.0}
+        append_line(folder.metrics_file, {"step": step, **values})
+    for step in steps:
+        folder.generations(step).parent.mkdir(exist_ok=True)
+        columns = generations(run.spec.suite, percents, seed=[seed, step])
+        parquet.write_table(pa.table(columns), folder.generations(step))
+    return folder
+
+
+def generations(suite: Suite, percents: dict[str, float], seed: list[int]) -> dict[str, np.ndarray]:
+    """All of a suite's generations, `percents` of each benchmark's right, its problems of different difficulty."""
+    random = np.random.default_rng(seed)
+    names, problems, samples, correct = [], [], [], []
+    for name, each in suite.benchmarks.items():
+        size = each.problems * each.samples
+        right = round(size * percents[name] / 100)
+        # Problems are hard or easy for all of their samples alike.
+        difficulty = np.repeat(random.standard_normal(each.problems), each.samples) + random.standard_normal(size) / 2
+        names.append(np.full(size, name))
+        problems.append(np.repeat([f"{name}-{number:04d}" for number in range(each.problems)], each.samples))
+        samples.append(np.tile(np.arange(each.samples), each.problems))
+        correct.append((np.argsort(np.argsort(difficulty)) < right).astype(np.int8))
+    size = sum(map(len, names))
+    words = dict.fromkeys(("prompt", "answer", "response", "extracted", "how", "grader"), np.full(size, "2"))
+    return words | {
+        "benchmark": np.concatenate(names),
+        "problem": np.concatenate(problems),
+        "sample": np.concatenate(samples),
+        "tokens": np.full(size, 3),
+        "truncated": np.zeros(size, dtype=bool),
+        "correct": np.concatenate(correct),
+    }

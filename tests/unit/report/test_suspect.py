@@ -1,0 +1,95 @@
+"""Complete evaluations whose numbers may not say what they seem to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from synthetic_home import SUITE, SyntheticHome, columns_of
+from synthetic_steps import write_steps
+
+from tepo_lab.report.frame import Row
+from tepo_lab.report.render import render
+from tepo_lab.schema.record import append_line
+
+RIGHT = {"greedy": [1, 1, 0, 0, 0, 0], "sampled": [4, 1, 0]}
+
+
+def row_of(home: SyntheticHome, columns: dict[str, Any], **options: Any) -> Row:
+    home.want("plain", (1,))
+    home.run("plain", 1, columns=columns, **options)
+    (row,) = home.table().rows
+    return row
+
+
+@pytest.mark.parametrize(("right", "words"), [(0, "0 %"), (1, "100 %")])
+def test_nothing_right_or_nothing_wrong(home: SyntheticHome, right: int, words: str) -> None:
+    columns = columns_of(SUITE, RIGHT)
+    row = row_of(home, columns | {"correct": [right] * 18})
+    assert row.suspect == (f"seed 1: {words} on every benchmark",)
+    assert row.outcome == "complete"
+    home.want("other", (1,))
+    home.run("other", 1, columns=columns)
+    # A suspect row is never the best.
+    table = home.table()
+    assert "suspect" in render(table, "md")
+    assert table.best() == {}
+    assert table.to_dict()["rows"][0]["suspect"] == list(row.suspect)
+    assert table.to_dict()["rows"][1]["suspect"] == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "held", "words"),
+    [
+        ("truncated", True, False, "of generations ended by the length limit"),
+        ("extracted", None, "2", "of generations without an answer"),
+    ],
+)
+def test_shares_above_the_limit(home: SyntheticHome, column: str, value: Any, held: Any, words: str) -> None:
+    columns = columns_of(SUITE, RIGHT)
+    # 4 of 18 are below a quarter, 5 are above it.
+    assert row_of(home, columns | {column: [value] * 4 + [held] * 14}).suspect == ()
+    row = row_of(home, columns | {column: [value] * 5 + [held] * 13})
+    assert row.suspect == (f"seed 1: 27.8 % {words} (limit 25 %)",)
+
+
+def test_a_sampler_that_differs_from_the_trainer(home: SyntheticHome) -> None:
+    columns = columns_of(SUITE, RIGHT)
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, columns=columns, rollout={"max_sampler_mismatch": 0.01})
+    for step, mismatch in enumerate((0.001, 0.02, 0.03, None), start=1):
+        append_line(folder.metrics_file, {"step": step, "rollout/sampler_mismatch_mean": mismatch})
+    (row,) = home.table().rows
+    assert row.suspect == (
+        "seed 1: sampler and trainer differ by 0.03 nats a token at step 3 (limit 0.01, passed at 2 of 3 steps)",
+    )
+    write_steps(home.run("plain", 1, columns=columns, rollout={"max_sampler_mismatch": None}), 1)
+    assert home.table().rows[0].suspect == ()
+
+
+def test_a_comparison_with_a_suspect_row_says_so(full_home: SyntheticHome) -> None:
+    table = full_home.table("base")
+    suspect = {each.arm: each.suspect for each in table.comparisons}
+    # One of its seeds has nothing right.
+    assert suspect == {"masked": (), "collapsing": ("collapsing",), "partial": ()}
+    assert "not resolved, suspect" in render(table, "text")
+
+
+def test_seeds_with_the_same_reason_are_named_together(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2, 3))
+    columns = columns_of(SUITE, RIGHT)
+    for seed in (1, 3):
+        home.run("plain", seed, columns=columns | {"correct": [0] * 18})
+    home.run("plain", 2, columns=columns, provenance={"dirty": True})
+    (row,) = home.table().rows
+    assert row.suspect == ("seeds 1 3: 0 % on every benchmark",)
+    assert row.provenance == ("seed 2: from a changed source tree",)
+
+
+def test_other_code_is_marked_and_a_changed_tree_before_it_too(home: SyntheticHome) -> None:
+    row = row_of(home, columns_of(SUITE, RIGHT), earlier=[{"commit": "fedcba", "dirty": True}])
+    assert row.provenance == (
+        "seed 1: from a changed source tree",
+        "seed 1: partly made with other code, versions or hardware",
+    )
+    assert "seed 1, complete, changed tree, other code" in render(home.table(), "text")
