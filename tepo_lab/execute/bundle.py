@@ -51,7 +51,8 @@ def write_bundle(
     files |= _registry()
     name = _report_name(files, report)
     files["table.json"] = (json.dumps(tables, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    files["README.md"] = _readme(name, arguments, runs).encode()
+    has_patches = any(each.startswith("provenance/") for each in files)
+    files["README.md"] = _readme(name, arguments, runs, has_patches=has_patches).encode()
     hashes = {each: hashlib.sha256(content).hexdigest() for each, content in sorted(files.items())}
     files["sha256.json"] = (json.dumps(hashes, indent=1) + "\n").encode()
     write_whole(out, _archive(files, out.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")))
@@ -89,15 +90,16 @@ def _report_name(files: dict[str, bytes], report: str) -> str:
     return place
 
 
-def _readme(report: str, arguments: Sequence[str], runs: Sequence[RunFolder]) -> str:
+def _readme(report: str, arguments: Sequence[str], runs: Sequence[RunFolder], *, has_patches: bool) -> str:
     command = shlex.join(["tepo-lab", "report", report, *arguments, "--home", ".", "--format", "json"])
     names = "\n".join(f"- {folder.name}" for folder in runs)
+    patches = " `provenance/` holds how a run's source tree differed from its commit." if has_patches else ""
     return (
         f"# {report}\n\n"
         "The records from which this table was made, and the configuration it was asked for with. In this folder,\n\n"
         f"    TEPO_LAB_REGISTRY=$PWD/registry {command}\n\n"
         "prints table.json again; `--format` md, latex, html, csv or text prints it for people. `sha256.json` holds "
-        "the SHA-256 of every file. `provenance/` holds how a run's source tree differed from its commit.\n\n"
+        f"the SHA-256 of every file.{patches}\n\n"
         f"Runs:\n\n{names}\n"
     )
 

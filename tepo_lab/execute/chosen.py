@@ -16,11 +16,12 @@ from tepo_lab.schema.record import RunFolder
 _SHORTEST = 4
 
 
-def chosen_folders(home: Path, given: Sequence[str] = ()) -> list[RunFolder]:
+def chosen_folders(home: Path, given: Sequence[str] = (), *, any_seed: bool = False) -> list[RunFolder]:
     """The folders of the runs named, each once; of all runs in the home when none is.
 
     Args: `given`, names of sweeps (as last run in this home, else as the registry has them; a path is read), of runs
-    (or the beginning of a name or id), and key=value overrides, with which sweeps are expanded anew.
+    (or the beginning of a name or id), and key=value overrides, with which sweeps are expanded anew; `any_seed`: of
+    those sweeps also runs that the home has of other seeds, unless the overrides name the seeds.
     Folders of a sweep's runs that have not begun do not exist yet. Raises `ConfigError` for a name that fits nothing.
     """
     overrides = [each for each in given if "=" in each]
@@ -34,7 +35,31 @@ def chosen_folders(home: Path, given: Sequence[str] = ()) -> list[RunFolder]:
     for name in wanted:
         for folder in _named(home, name, overrides, held):
             found[folder.name] = folder
+        if (
+            any_seed
+            and overrides
+            and not any(each.startswith("seeds=") for each in overrides)
+            and not _is_run(name, held)
+        ):
+            found |= {folder.name: folder for folder in _other_seeds(name, overrides, held)}
     return list(found.values())
+
+
+def _is_run(name: str, held: dict[str, RunFolder]) -> bool:
+    return not is_path(name) and any(_fits(name, each) for each in held)
+
+
+def _other_seeds(name: str, overrides: list[str], held: dict[str, RunFolder]) -> list[RunFolder]:
+    """The home's runs of a sweep's arms, whatever their seed."""
+    families = {each.family for each in expand(*load_sweep(name, overrides)).runs}
+    return [folder for folder in held.values() if _family(folder) in families]
+
+
+def _family(folder: RunFolder) -> str | None:
+    try:
+        return str(folder.run().get("family"))
+    except RecordError:
+        return None
 
 
 def _named(home: Path, name: str, overrides: list[str], held: dict[str, RunFolder]) -> list[RunFolder]:
@@ -42,10 +67,10 @@ def _named(home: Path, name: str, overrides: list[str], held: dict[str, RunFolde
         runs = [folder for each, folder in held.items() if _fits(name, each)]
         if runs:
             return runs
-        snapshot = home / "sweeps" / name / "sweep.json"
-        if not overrides and snapshot.is_file():
-            return [held.get(each, RunFolder(home / "runs" / each)) for each in recorded_runs(snapshot)]
-        known = [*registry_names("sweeps"), *(path.parent.name for path in home.glob("sweeps/*/sweep.json"))]
+        snapshots = {path.parent.name: path for path in home.glob("sweeps/*/sweep.json")}
+        if not overrides and name in snapshots:
+            return [held.get(each, RunFolder(home / "runs" / each)) for each in recorded_runs(snapshots[name])]
+        known = [*registry_names("sweeps"), *snapshots]
         if name not in known:
             raise ConfigError(f"no sweep and no run of {home} is called {name!r}.{nearest(name, [*known, *held])}")
     return [find_folder(home, each) for each in expand(*load_sweep(name, overrides)).runs]

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
@@ -134,6 +135,23 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} {_UNITS[-1]}"
+
+
+def leftovers_json(home: Path, found: Sequence[Leftover], *, removed: bool) -> dict[str, Any]:
+    """What goes or has gone, for scripts; sizes in bytes."""
+    return {
+        "removed": removed,
+        "bytes": sum(each.size for each in found),
+        "leftovers": [
+            {
+                "path": str(each.path.relative_to(home)),
+                "why": each.why,
+                "bytes": each.size,
+                "run": each.run.name if each.run is not None else None,
+            }
+            for each in found
+        ],
+    }
 
 
 def leftovers_text(home: Path, found: Sequence[Leftover], *, removed: bool) -> Group:

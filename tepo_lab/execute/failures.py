@@ -32,6 +32,16 @@ def is_machine_failure(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _MACHINE_ERRNO
 
 
+def machine_trouble(error: OSError) -> str | None:
+    """What the machine lacks and the mend, in a line; None for an error that is not the machine's."""
+    if not is_machine_failure(error):
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    mend = "free space (tepo-lab clean shows what could go)" if is_full else "mend the machine"
+    return f"{where}{error.strerror}; {mend}, then give the same command again: it goes on from here."
+
+
 def retry_seconds(failures: int) -> float:
     """Seconds to wait before going on after so many failures of the machine in one session: 0, 2, 8, 32, ... 120."""
     return min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * RETRY_GROWTH ** (failures - 1)) if failures else 0.0

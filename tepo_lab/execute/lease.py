@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from tepo_lab.errors import RecordError
@@ -15,7 +16,8 @@ from tepo_lab.schema.record import RunFolder, write_json
 
 HEARTBEAT_SECONDS = 5.0
 
-#: A lease this old is dead, wherever its owner ran; an owner on this machine is also dead when its process is gone.
+#: A lease this old is dead when its owner ran on another machine. An owner on this one lives as long as its process: a
+#: suspended one, or one that cannot write because the disk is full, goes on one day.
 STALE_SECONDS = 60.0
 
 
@@ -37,6 +39,7 @@ class Lease:
         self._stopped = threading.Event()
         self._owner = {
             "host": socket.gethostname(),
+            "pids": _pid_namespace(),
             "pid": os.getpid(),
             "born": _birth(os.getpid()),
             "token": uuid.uuid4().hex,
@@ -63,16 +66,23 @@ class Lease:
         self._thread.join()
         self._remove_if(self._owner)
 
+    def check(self) -> None:
+        """Raise `LeaseHeldError` when another process has taken the run over: this one must not write to it again."""
+        found = _read(self.folder)
+        if found is not None and found.get("token") != self._owner["token"]:
+            raise LeaseHeldError(f"run {self.folder.name} was taken over by process {found.get('pid')}.")
+
     def _claim(self) -> bool:
         """Create the lease file if there is none: a hard link either appears whole or fails."""
         draft = self.folder.path / f".lease.{self._owner['token']}"
-        write_json(draft, self._owner | {"time": time.time()})
         try:
+            write_json(draft, self._owner | {"time": time.time()})
             os.link(draft, self.folder.lease_file)
         except FileExistsError:
             return False
         finally:
-            draft.unlink()
+            for path in self.folder.path.glob(f".*{self._owner['token']}*"):
+                path.unlink(missing_ok=True)
         return True
 
     def _remove_if(self, owner: dict[str, Any]) -> None:
@@ -83,7 +93,12 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            write_json(self.folder.lease_file, self._owner | {"time": time.time()})
+            found = _read(self.folder)
+            if found is not None and found.get("token") != self._owner["token"]:
+                return
+            # A full disk takes no heartbeat; the next may find room again.
+            with suppress(OSError):
+                write_json(self.folder.lease_file, self._owner | {"time": time.time()})
 
 
 def _read(folder: RunFolder) -> dict[str, Any] | None:
@@ -98,11 +113,17 @@ def _read(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _is_alive(lease: dict[str, Any]) -> bool:
-    if time.time() - float(lease.get("time", 0)) > STALE_SECONDS:
-        return False
-    if lease.get("host") != socket.gethostname():
-        return True
-    return _birth(int(lease.get("pid", -1))) == lease.get("born")
+    if (lease.get("host"), lease.get("pids")) == (socket.gethostname(), _pid_namespace()):
+        return _birth(int(lease.get("pid", -1))) == lease.get("born")
+    return time.time() - float(lease.get("time", 0)) <= STALE_SECONDS
+
+
+def _pid_namespace() -> str | None:
+    """Which numbering of processes holds here: containers may share a host's name and not its processes."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
 
 
 def _birth(pid: int) -> str | None:

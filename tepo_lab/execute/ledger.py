@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
@@ -12,7 +12,9 @@ from tepo_lab.registry.expand import PlannedRun
 from tepo_lab.schema.record import RunFolder, run_folders
 from tepo_lab.schema.run import RunSpec
 
-State = Literal["pending", "running", "interrupted", "partial", "past", "complete", "collapsed", "stopped", "failed"]
+State = Literal[
+    "pending", "running", "interrupted", "partial", "past", "damaged", "complete", "collapsed", "stopped", "failed"
+]
 Action = Literal["run", "resume", "extend", "skip", "retry", "wait", "blocked"]
 
 ACTIONS: dict[State, Action] = {
@@ -21,6 +23,7 @@ ACTIONS: dict[State, Action] = {
     "interrupted": "resume",
     "partial": "extend",
     "past": "blocked",
+    "damaged": "blocked",
     "complete": "skip",
     "collapsed": "skip",
     "stopped": "skip",
@@ -56,12 +59,21 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         return Entry(planned, folder, "pending", 0, "not run yet")
     if not _is_readable(folder):
         return Entry(planned, folder, "interrupted", 0, "its run.json is damaged and will be written anew")
-    events = folder.events()
+    try:
+        events = folder.events()
+    except RecordError as error:
+        return Entry(planned, folder, "damaged", 0, str(error))
     steps = max((int(event.get("step", 0)) for event in events), default=0)
     if is_held(folder):
         return Entry(planned, folder, "running", steps, f"running, at step {steps}")
+    if over_without_evaluation(folder, planned.spec):
+        why = f"its evaluation at step {steps} is damaged or gone, and so are its checkpoints; remove the folder to "
+        return Entry(planned, folder, "damaged", steps, f"{why}run it again, or put the file back")
     last = events[-1] if events else {"event": "none"}
     if last["event"] == "collapsed":
+        if not is_over(folder, planned.spec):
+            why = f"collapsed at step {last['step']}, its evaluation is damaged or gone and will be made anew"
+            return Entry(planned, folder, "interrupted", steps, why)
         return Entry(planned, folder, "collapsed", steps, f"collapsed at step {last['step']} ({last['rule']})")
     if last["event"] == "stopped":
         return Entry(planned, folder, "stopped", steps, f"stopped at step {last['step']} by the search ({last['by']})")
@@ -85,13 +97,26 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
 def is_over(folder: RunFolder, spec: RunSpec) -> bool:
     """Whether the run has nothing left to do.
 
-    That is: collapsed, stopped by a search, or complete with every evaluation it was asked for.
+    That is: stopped by a search, collapsed and evaluated there, or complete with every evaluation it was asked for.
     """
     events = folder.events()
-    last = events[-1]["event"] if events else None
-    if last in ("collapsed", "stopped"):
-        return True
-    return last == "complete" and set(spec.evaluation_steps) <= set(folder.evaluated_steps())
+    last: dict[str, Any] = events[-1] if events else {"event": None}
+    if last["event"] == "collapsed":
+        return int(last["step"]) in folder.evaluated_steps()
+    if last["event"] == "complete":
+        return set(spec.evaluation_steps) <= set(folder.evaluated_steps())
+    return bool(last["event"] == "stopped")
+
+
+def over_without_evaluation(folder: RunFolder, spec: RunSpec) -> bool:
+    """Whether a run that trained to its end has lost the evaluation there, and every checkpoint to make it from."""
+    events = folder.events()
+    last: dict[str, Any] = events[-1] if events else {"event": None}
+    step = int(last.get("step", 0))
+    is_over = last["event"] == "collapsed" or (last["event"] == "complete" and step >= spec.steps)
+    if not is_over or step == 0 or step in folder.evaluated_steps():
+        return False
+    return not any(folder.checkpoints.glob("step-*"))
 
 
 def _is_readable(folder: RunFolder) -> bool:

@@ -9,8 +9,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from tepo_lab.execute.clean import size_text
+from tepo_lab.execute.memory import memory_lines
 from tepo_lab.execute.plan import Plan
-from tepo_lab.execute.progress import duration
+from tepo_lab.execute.progress import counted, duration
+from tepo_lab.execute.provenance import model_folder
 from tepo_lab.registry.axes import point_label
 from tepo_lab.registry.compose import arm_file, compose_run
 from tepo_lab.registry.difference import flatten
@@ -31,9 +34,21 @@ _STYLES = {
 }
 
 
-def plan_table(plan: Plan, *, cpus: float | None = None, gpus: float | None = None) -> Group:
-    """A plan as a table with its totals under it, for the cluster given (see `Plan.wall_seconds`)."""
-    table = _table("run", "seed", "steps", "action", "why", "GPU-hours", right=("seed", "steps", "GPU-hours"))
+def plan_table(
+    plan: Plan,
+    *,
+    cpus: float | None = None,
+    gpus: float | None = None,
+    asked: int | None = None,
+    gpu_memory_gb: float | None = None,
+) -> Group:
+    """A plan as a table with its totals under it, for the cluster given (see `Plan.wall_seconds`).
+
+    Args: `asked`, runs that the sweeps ask for, each counted as often as it is asked for; `gpu_memory_gb` of one GPU.
+    """
+    has_gpus = any(each.planned.spec.resources.gpus for each in plan.entries)
+    figures = ("time", *(("GPU-hours",) if has_gpus else ()))
+    table = _table("run", "seed", "steps", "what", "why", *figures, right=("seed", "steps", *figures))
     for each in plan.entries:
         spec = each.planned.spec
         point = f" [{point_label(spec.arm.point)}]" if spec.arm.point else ""
@@ -43,24 +58,68 @@ def plan_table(plan: Plan, *, cpus: float | None = None, gpus: float | None = No
             str(spec.steps),
             Text(each.action, style=_STYLES[each.action]),
             Text(each.reason),
-            f"{plan.gpu_hours(each):.1f}",
+            duration(plan.seconds_left(each)) if each.is_pending else "",
+            *((f"{plan.gpu_hours(each):.1f}",) if has_gpus else ()),
         )
-    return Group(table, Text(_totals(plan, cpus, gpus)))
+    memory = memory_lines((each.planned.spec for each in plan.pending), gpu_memory_gb)
+    return Group(table, Text("\n" + "\n".join([*_totals(plan, cpus, gpus, asked), *memory])))
 
 
-def _totals(plan: Plan, cpus: float | None, gpus: float | None) -> str:
+def _totals(plan: Plan, cpus: float | None, gpus: float | None, asked: int | None) -> list[str]:
+    """What the runs come to, one line each: how many, shared, time, cost, disk."""
     seconds = {each.planned.run_id: plan.seconds_left(each) for each in plan.pending}
     cpu_hours = sum(seconds[each.planned.run_id] * each.planned.spec.resources.cpus for each in plan.pending) / 3600
     gpu_hours = sum(plan.gpu_hours(each) for each in plan.pending)
     bases = {plan.costs.of(each.planned.spec).runs > 0 for each in plan.pending}
     basis = {True: "measured on finished runs", False: "as the profiles declare"}
     wall = plan.wall_seconds(cpus=cpus, gpus=gpus)
-    took = "some runs ask for more than the cluster has" if wall is None else f"about {duration(wall)}"
-    return (
-        f"{plan.training_runs} training runs, {plan.base_evaluations} evaluations of untrained models; "
-        f"{len(plan.pending)} to do: {took}, {gpu_hours:.1f} GPU-hours, {cpu_hours:.1f} CPU-hours"
-        + (f" ({' or '.join(basis[each] for each in sorted(bases, reverse=True))})." if bases else ".")
-    )
+    runs = counted(plan.training_runs, "training run")
+    evaluations = counted(plan.base_evaluations, "evaluation") + " of untrained models" * bool(plan.base_evaluations)
+    lines = [f"Runs: {runs} and {evaluations}; {len(plan.pending)} to do."]
+    if asked is not None and asked > len(plan.entries):
+        shared = asked - len(plan.entries)
+        lines.append(f"Shared: the sweeps ask for {asked:,} runs; {shared:,} of them stand in several, and run once.")
+    if not plan.pending:
+        return [*lines, "Nothing is left to run."]
+    took = "never: some runs ask for more than the cluster has" if wall is None else f"about {duration(wall)}"
+    said = " or ".join(basis[each] for each in sorted(bases, reverse=True))
+    lines.append(f"Time: {took} on {_cluster(plan, cpus, gpus)}, {said}.")
+    lines.append(f"Cost: {cpu_hours:.1f} CPU-hours" + (f", {gpu_hours:,.1f} GPU-hours." if gpu_hours else "."))
+    disk, unknown = disk_bytes(plan)
+    if disk:
+        besides = f", besides {counted(unknown, 'run')} of models of unknown size" if unknown else ""
+        lines.append(f"Disk: about {size_text(disk)} of checkpoints{besides}; records are small beside them.")
+    return lines
+
+
+def _cluster(plan: Plan, cpus: float | None, gpus: float | None) -> str:
+    """The machines that a plan's time is reckoned for."""
+    most = max(each.planned.spec.resources.gpus for each in plan.pending)
+    cores = f"{cpus:g} cores" if cpus is not None else "this machine's cores"
+    if not most and not gpus:
+        return cores
+    if gpus is not None:
+        return f"{cores} and {gpus:g} GPUs"
+    return f"{cores} and the {most:g} GPUs that one run takes (--gpus N reckons for more)"
+
+
+def disk_bytes(plan: Plan) -> tuple[int, int]:
+    """Bytes of the checkpoints that the pending runs will keep, and how many runs' models have no known size.
+
+    A checkpoint has the weights and Adam's two moments in float32, besides bfloat16 weights where one process has them.
+    """
+    total = unknown = 0
+    for each in plan.pending:
+        spec = each.planned.spec
+        if not spec.arm.trained:
+            continue
+        width = {"float32": 4, "bfloat16": 2}[spec.model.dtype]
+        weights = sum(path.stat().st_size for path in model_folder(spec.model).glob("*.safetensors"))
+        parameters = spec.model.sizes.parameters if spec.model.sizes else weights // width
+        unknown += not parameters
+        beside = 2 if width == 2 and spec.resources.learners == 1 else 0
+        total += parameters * (4 + 8 + beside) * spec.trainer.keep_checkpoints
+    return total, unknown
 
 
 def registry_listing(kinds: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -84,7 +143,10 @@ def arm_table(spec: RunSpec) -> Group:
     """An arm's resolved values with where each comes from."""
     arm = spec.arm
     table = _table("key", "value", "source")
+    unread = {f"objective.{key}" for key in spec.objective.unread}
     for key, value in flatten({"objective": spec.objective.model_dump(mode="json")}).items():
+        if key in unread:
+            continue
         table.add_row(key, Text(_shown(value)), Text(_said(source_of(arm.sources, key))))
     rest = spec.model_dump(mode="json", include={"model", "data", "prompt", "rollout", "trainer"})
     for key, value in flatten(rest).items():
@@ -98,7 +160,7 @@ def arm_table(spec: RunSpec) -> Group:
 
 def _said(source: Source | None) -> str:
     if source is None:
-        return ""
+        return "no source"
     return f"arXiv {source.paper}, {source.where}: {source.says}" if source.paper else f"chosen: {source.chosen}"
 
 

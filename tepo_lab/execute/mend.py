@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder
+
+#: Columns without which generations count for nothing, and their types; a file of an older version may lack the others.
+NEEDED = {name: "string" for name in GENERATION_COLUMNS if name not in ("how", "grader", "extracted")} | {
+    "sample": "int64",
+    "tokens": "int64",
+    "truncated": "bool",
+    "correct": "int64",
+}
 
 #: What a damaged file is kept as, for whoever wants to look at it.
 DAMAGED = ".damaged"
@@ -35,14 +44,23 @@ def go_back_to_records(folder: RunFolder, checkpoint_every: int) -> list[int]:
 
 
 def set_aside_damaged(folder: RunFolder) -> list[Path]:
-    """Rename the generations that cannot be read, so that they count as not evaluated. Returns their new paths."""
+    """Rename the generations and token files that cannot be read, so that they count as not made.
+
+    Pages of generations carry checksums, which are verified. Returns the new paths.
+    """
+    paths = sorted([*folder.path.glob("generations/step-*.parquet"), *folder.path.glob("tokens/step-*.json")])
+    return [path.rename(path.with_name(path.name + DAMAGED)) for path in paths if not is_readable(path)]
+
+
+def is_readable(path: Path) -> bool:
+    """Whether a file of generations (.parquet) or of tokens (.json) can be read from its beginning to its end."""
     import pyarrow
     from pyarrow import parquet
 
-    moved = []
-    for path in sorted(folder.path.glob("generations/step-*.parquet")):
-        try:
-            parquet.read_table(path, columns=["benchmark", "problem", "correct"])
-        except (pyarrow.ArrowException, OSError):
-            moved.append(path.rename(path.with_name(path.name + DAMAGED)))
-    return moved
+    try:
+        if path.suffix == ".json":
+            return isinstance(json.loads(path.read_bytes()), dict)
+        table = parquet.read_table(path, page_checksum_verification=True)
+        return NEEDED.items() <= {field.name: str(field.type) for field in table.schema}.items()
+    except (pyarrow.ArrowException, OSError, ValueError):
+        return False

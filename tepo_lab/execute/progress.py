@@ -197,5 +197,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something for people: 1 run, 2 runs."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"

@@ -14,6 +14,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from tepo_lab.errors import RecordError
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.record import write_whole
 from tepo_lab.schema.run import RunSpec
@@ -65,7 +66,9 @@ def provenance(home: Path, spec: RunSpec) -> dict[str, Any]:
 
 
 def patch_file(home: Path, digest: str) -> Path:
-    """Where the text of a patch lies, by its SHA-256."""
+    """Where the text of a patch lies, by its SHA-256. Raises `RecordError` for what is none, such as a path."""
+    if not re.fullmatch(r"[0-9a-f]{16,64}", digest):
+        raise RecordError(f"a run.json in {home} names {digest!r} as the SHA-256 of a patch: remove that run's folder.")
     return home / "provenance" / f"{digest[:16]}.patch"
 
 
@@ -163,15 +166,18 @@ def command() -> list[str]:
 
 def model_identity(spec: ModelSpec) -> dict[str, Any]:
     """Which weights a run begins with: path, revision, and SHA-256 of each weight file that lies here."""
-    path = spec.path
-    if path.startswith("package:"):
-        folder = Path(str(resources.files("tepo_lab"))) / "assets" / path.removeprefix("package:")
-    else:
-        folder = Path(path).expanduser()
-    found: dict[str, Any] = {"path": path, "revision": spec.revision}
+    folder = model_folder(spec)
+    found: dict[str, Any] = {"path": spec.path, "revision": spec.revision}
     if folder.is_dir():
         found["sha256"] = _hashes(sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]))
     return found
+
+
+def model_folder(spec: ModelSpec) -> Path:
+    """Where a model lies if it lies on this machine."""
+    if spec.path.startswith("package:"):
+        return Path(str(resources.files("tepo_lab"))) / "assets" / spec.path.removeprefix("package:")
+    return Path(spec.path).expanduser()
 
 
 def data_identity(spec: RunSpec) -> dict[str, Any]:

@@ -38,10 +38,27 @@ def tracking_address(home: Path, given: str | None = None) -> str:
                 f"MLflow tracking URI {shown(uri)!r} cannot be used: give http(s)://HOST:PORT, sqlite:///FILE or "
                 "postgresql://USER@HOST/DATABASE."
             )
+        if not uri.startswith(("http://", "https://", "sqlite:///", "databricks")):
+            _check_driver(uri)
         return uri
     if bad := sorted(set(str(database_file(home))) & set("?#%")):
         raise ConfigError(f"The home {home} has {' and '.join(bad)} in its path, which MLflow cannot open: rename it.")
     return own_address(home)
+
+
+def _check_driver(uri: str) -> None:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        make_url(uri).get_dialect().import_dbapi()
+    except (ArgumentError, ValueError) as error:
+        raise ConfigError(f"MLflow tracking URI {shown(uri)!r} cannot be used: {error}.") from None
+    except ImportError as error:
+        install = "pip install 'psycopg[binary]'" if error.name == "psycopg" else f"pip install {error.name}"
+        raise ConfigError(
+            f"MLflow tracking URI {shown(uri)!r} needs the Python module {error.name}, which is missing: {install}"
+        ) from None
 
 
 def shown(uri: str) -> str:

@@ -88,6 +88,11 @@ class Mirror:
         self._out = False
         self._told: set[str] = set()
 
+    @property
+    def is_out(self) -> bool:
+        """Whether the last attempt found MLflow unable to take what it was told."""
+        return self._out
+
     def prepare(self) -> bool:
         """Make the database, the experiment and the sweep's parent run where they are missing."""
         return self._attempt(self._sync_snapshot)

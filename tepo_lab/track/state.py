@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,7 @@ def _outcome(events: list[dict[str, Any]]) -> tuple[str, int | None, dict[str, s
     return status, _milliseconds(last["time"]), tags
 
 
+@cache
 def metric_name(name: str) -> str:
     """`name` with the characters that MLflow refuses replaced by '_'."""
     plain = re.sub(r"[^/\w.\- :]", "_", name)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from tepo_lab.track.mirror import Mirror, Outcome, Printed
 
 
+#: Seconds that a sweep which is over waits for an MLflow that cannot be written; one that can has longer to catch up.
+OUTAGE_SECONDS = 10.0
+
+
 class MirrorThread:
     """Runs a `Mirror` in a daemon thread, so that neither importing mlflow nor a slow server holds up the sweep.
 
@@ -79,13 +83,15 @@ class MirrorThread:
         while not self._stopping.wait(self._every_seconds):
             mirror.update(self._folders())
             self._pass_table(mirror)
+        stopping = time.monotonic()
         while True:
             mirror.update(self._folders())
             self._pass_table(mirror)
             if mirror.finish(self._outcome):
                 self._in_step = True
                 return
-            if time.monotonic() + self._every_seconds >= self._deadline:
+            now = time.monotonic()
+            if now + self._every_seconds >= self._deadline or (mirror.is_out and now > stopping + OUTAGE_SECONDS):
                 return
             time.sleep(self._every_seconds)
 

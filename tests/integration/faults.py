@@ -1,15 +1,17 @@
-"""Kills a run's processes at chosen moments, gives the same command again, and compares with a run left in peace."""
+"""Kills a run's processes and damages its files at chosen moments, gives the same command again, and compares with
+runs left in peace."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,20 @@ import pandas as pd
 from tepo_lab.execute.lease import is_held
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
 from tepo_lab.schema.record import RunFolder
-from tests.conftest import SMALL
 
 #: Names of a step's metrics that are of the clock.
 CLOCKS = ("seconds/", "time")
+
+#: Overrides that make a step of a nano run take about a fifth of a second: every part of it, little of each.
+TINY = (
+    "trainer.prompts_per_step=8",
+    "trainer.mini_batch_prompts=4",
+    "trainer.checkpoint_every=4",
+    "rollout.max_new_tokens=24",
+    "suite.max_new_tokens=24",
+    *(f"suite.benchmarks.{name}.{key}=2" for name in ("sum6", "mix8", "times8") for key in ("problems", "samples")),
+    *(f"suite.benchmarks.{name}.problems=2" for name in ("sum3", "mix4", "mix6", "mix7")),
+)
 
 
 def command(*arguments: str) -> list[str]:
@@ -36,15 +48,16 @@ def science(folder: RunFolder) -> list[dict[str, Any]]:
 
 @dataclass
 class Driver:
-    """One `tepo-lab run` of a small sweep in a process of its own, writing what it says to a file."""
+    """One `tepo-lab run` of a sweep in a process of its own, writing what it says to a file."""
 
     home: Path
-    sweep: Path
+    arguments: Sequence[str]
+    logs: Path
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        arguments = ("run", str(self.sweep), *SMALL, "--home", str(self.home), "--format", "json")
-        self.log = self.home.with_name(f"{self.home.name}-{uuid.uuid4().hex[:8]}.log")
+        self.log = self.logs / f"{self.home.name}-{uuid.uuid4().hex[:8]}.log"
+        arguments = ("run", *self.arguments, "--home", str(self.home), "--format", "json")
         with self.log.open("wb") as stream:
             self.process = subprocess.Popen(command(*arguments), stdout=stream, stderr=stream)
 
@@ -52,7 +65,11 @@ class Driver:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def wait(self, seconds: float = 240.0) -> int:
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float = 300.0) -> int:
         """The exit code; the process is killed, and `TimeoutExpired` raised, when it does not end."""
         try:
             return self.process.wait(seconds)
@@ -81,26 +98,46 @@ class Driver:
 
 @dataclass
 class Bench:
-    """A home, a sweep of two arms, and what its runs must come to."""
+    """Sweeps of a few short runs, and what these must come to."""
 
     root: Path
     steps: int
     arms: tuple[str, ...] = ("tepo", "gspo")
+    seeds: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         self.sweep = self.root / "faults.yaml"
-        arms = ", ".join(self.arms)
-        self.sweep.write_text(f"title: faults\narms: [{arms}]\nseeds: [1]\nsteps: {self.steps}\nbase: false\n")
-        self.runs: list[PlannedRun] = list(expand(*load_sweep(str(self.sweep), SMALL)).runs)
+        values = {"title": "faults", "arms": self.arms, "seeds": self.seeds, "steps": self.steps, "base": False}
+        # JSON is YAML.
+        self.sweep.write_text(json.dumps(values))
+        self.runs: list[PlannedRun] = list(expand(*load_sweep(str(self.sweep), TINY)).runs)
 
-    def start(self, home: Path) -> Driver:
-        return Driver(home, self.sweep)
+    def start(self, home: Path, *arguments: str) -> Driver:
+        return Driver(home, [str(self.sweep), *TINY, *arguments], self.root)
+
+    def complete(self, home: Path, *arguments: str) -> Driver:
+        """Give the command and wait for its success."""
+        driver = self.start(home, *arguments)
+        assert driver.wait() == 0, driver.said[-3000:]
+        return driver
 
     def folders(self, home: Path) -> list[RunFolder]:
         return [RunFolder(home / "runs" / each.folder) for each in self.runs]
 
-    def difference(self, home: Path, peaceful: Path) -> str:
+    def leave_in_peace(self, home: Path) -> Path:
+        """Run all of them here, in this process, without Ray, MLflow or anything that could die."""
+        from tepo_lab.execute.executor import prepare_folder
+        from tepo_lab.execute.ledger import entry
+        from tepo_lab.train.trial import run_trial
+
+        for each in self.runs:
+            found = entry(home, each)
+            prepare_folder(found)
+            run_trial(each.spec, found.folder)
+        return home
+
+    def difference(self, home: Path, peaceful: Path, *, completions: int = 1) -> str:
         """What differs from the runs left in peace, metrics, generations and weights compared bit for bit; "" if
         nothing does."""
         for one, other in zip(self.folders(home), self.folders(peaceful), strict=True):
@@ -114,9 +151,69 @@ class Bench:
             weights = [each.checkpoint(self.steps) / "model" / "model.safetensors" for each in (one, other)]
             if weights[0].read_bytes() != weights[1].read_bytes():
                 return f"{one.name}: weights"
-            if [event["event"] for event in one.events()].count("complete") != 1:
-                return f"{one.name}: complete more than once"
+            for event in ("evaluated", "complete"):
+                found = [each["event"] for each in one.events()].count(event)
+                if not 1 <= found <= completions:
+                    return f"{one.name}: {event} {found} times"
         return ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run at rest: its steps, its newest good checkpoint, whether it is done, and how many events it has."""
+
+    steps: int
+    checkpoint: int
+    is_done: bool
+    events: int
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Standing:
+        from tepo_lab.train.checkpoint import newest
+
+        found, events = newest(folder), folder.events()
+        done = bool(events) and events[-1]["event"] == "complete"
+        return cls(len(folder.metrics()), found[1].step if found else 0, done, len(events))
+
+    def repeated(self, folder: RunFolder) -> int:
+        """The steps of the run that were made again since. Fails if they are more than those since the checkpoint, or
+        if the run was done and began again."""
+        later = [each for each in folder.events()[self.events :] if each["event"] in ("started", "resumed")]
+        if not later:
+            return 0
+        assert not self.is_done, f"{folder.name} was done and began again"
+        assert later[0]["step"] >= min(self.checkpoint, self.steps), (self, later)
+        return max(0, self.steps - int(later[0]["step"]))
+
+
+def standings(folders: Iterable[RunFolder]) -> dict[str, Standing]:
+    return {folder.name: Standing.of(folder) for folder in folders}
+
+
+@dataclass
+class Matrix:
+    """What happened at each point, printed as it goes: run the tests with -s to see it."""
+
+    title: str
+    points: int = 0
+
+    def __post_init__(self) -> None:
+        tell(f"\n{self.title}")
+
+    def row(self, victim: str, moment: str, what: str) -> None:
+        self.points += 1
+        tell(f"{self.points:4}  {victim:28} {moment:26} {what}")
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], bool], driver: Driver, seconds: float = 120.0) -> bool:
@@ -127,21 +224,23 @@ def wait_for(condition: Callable[[], bool], driver: Driver, seconds: float = 120
             return condition()
         if time.monotonic() > deadline:
             driver.kill()
-            raise TimeoutError(driver.log.read_text()[-2000:])
-        time.sleep(0.01)
+            raise TimeoutError(driver.said[-2000:])
+        time.sleep(0.005)
     return True
 
 
-def trial_process(folders: list[RunFolder]) -> int | None:
+def holder(folder: RunFolder) -> int | None:
+    """The living process that holds the run."""
+    try:
+        pid = int(json.loads(folder.lease_file.read_text())["pid"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return pid if is_held(folder) else None
+
+
+def trial_process(folders: Iterable[RunFolder]) -> int | None:
     """The living process that holds one of the runs."""
-    for folder in folders:
-        try:
-            pid = int(json.loads(folder.lease_file.read_text())["pid"])
-        except (OSError, ValueError, KeyError):
-            continue
-        if is_held(folder):
-            return pid
-    return None
+    return next((pid for pid in map(holder, folders) if pid is not None), None)
 
 
 def wait_until_free(folders: list[RunFolder], seconds: float = 60.0) -> None:
@@ -154,14 +253,24 @@ def wait_until_free(folders: list[RunFolder], seconds: float = 60.0) -> None:
 
 
 def kill_process(pid: int | None) -> bool:
-    """SIGKILL; whether there was such a process."""
+    """SIGKILL; whether there was such a process. It is gone when this returns."""
     if pid is None:
         return False
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return False
+    deadline = time.monotonic() + 10
+    while _lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.005)
     return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def newest_checkpoint(folder: RunFolder) -> Path | None:
@@ -172,3 +281,17 @@ def truncate(path: Path) -> None:
     """Keep the first half of a file."""
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
+
+
+def flip(path: Path, place: float = 0.5) -> None:
+    """Change one bit of a file, at that share of its length."""
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    path.write_bytes(content)
+
+
+def cut_last_line(path: Path) -> None:
+    """Leave the last line half written, as a death in the middle of it does."""
+    content = path.read_bytes().rstrip(b"\n")
+    last = content.rpartition(b"\n")[2]
+    path.write_bytes(content[: len(content) - len(last) // 2])

@@ -5,134 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tepo_lab.registry.compose import clear_caches
+from tepo_lab.registry.locations import package_root
 from tepo_lab.schema.record import append_line, write_json
 from tests.integration.command import call
-
-#: Faults on the command line: arguments, and what the line says.
-ARGUMENTS = [
-    (("run", "panel-f"), "unknown sweep 'panel-f'. Did you mean 'panel-e'?"),
-    (("run", "../panel-e"), "no such file"),
-    (("run", "panel-e\x00"), "panel-e"),
-    (("run", "nowhere/sweep.yaml"), "no such file"),
-    (("run", "/"), "/"),
-    (("run", "."), "unknown sweep '.'"),
-    (("run", ""), "unknown sweep ''"),
-    (("run", "panel-e", "arms=[tepoo]"), "unknown arm 'tepoo'. Did you mean 'tepo'?"),
-    (("run", "panel-e", "arms=[]"), "arm"),
-    (("run", "panel-e", "arms=tepo"), "arms"),
-    (("run", "panel-e", "arms=[tepo,tepo]"), "more than once"),
-    (("run", "panel-e", "arms=[tepo"), "cannot be read"),
-    (("run", "panel-e", "arms=[../../etc]"), "unknown arm '../../etc'"),
-    (("run", "panel-e", "seeds=[1,1]"), "more than once"),
-    (("run", "panel-e", "seeds=[-1]"), "seeds"),
-    (("run", "panel-e", "seeds=[one]"), "seeds"),
-    (("run", "panel-e", "seeds=[]"), "seeds"),
-    (("run", "panel-e", "steps=-3"), "steps"),
-    (("run", "panel-e", "profile=nana"), "unknown profile 'nana'. Did you mean 'nano'?"),
-    (("run", "panel-e", "profile=../nano"), "unknown profile '../nano'"),
-    (("run", "panel-e", "trainer.stps=3"), "unknown key 'trainer.stps'. Did you mean 'steps'?"),
-    (("run", "panel-e", "trianer.steps=3"), "'trianer'"),
-    (("run", "panel-e", "trainer.steps=many"), "'trainer.steps': Input should be a valid integer"),
-    (("run", "panel-e", "trainer.steps=-1"), "trainer.steps"),
-    (("run", "panel-e", "trainer.steps=1.5"), "trainer.steps"),
-    (("run", "panel-e", "trainer.steps=1,2"), "trainer.steps=1,2"),
-    (("run", "panel-e", "trainer.steps"), "is not an override: write key=value"),
-    (("run", "panel-e", "=3"), "is not an override"),
-    (("run", "panel-e", "trainer=5"), "trainer"),
-    (("run", "panel-e", "trainer.learning_rate=0"), "trainer.learning_rate"),
-    (("run", "panel-e", "trainer.learning_rate=nan"), "trainer.learning_rate"),
-    (("run", "panel-e", "trainer.learning_rate=-1e-6"), "trainer.learning_rate"),
-    (("run", "panel-e", "trainer.group_size=1"), "trainer.group_size"),
-    (("run", "panel-e", "trainer.mini_batch_prompts=7"), "must be a multiple of mini_batch_prompts"),
-    (("run", "panel-e", "objective.ratio=tokn"), "'objective.ratio'"),
-    (("run", "panel-e", "rollout.temperature=0"), "rollout.temperature"),
-    (("run", "panel-e", "rollout.top_p=1.5"), "rollout.top_p"),
-    (("run", "panel-e", "suite=nona"), "unknown suite 'nona'. Known: "),
-    (("run", "panel-e", "model=nona"), "unknown model 'nona'. Known: "),
-    (("run", "panel-e", "suite.benchmarks.sum9.problems=3"), "sum9"),
-    (("run", "panel-e", "suite.benchmarks.sum3.samples=4"), "samples must be 1 at temperature 0"),
-    (("run", "panel-e", "suite.benchmarks.sum3.problems=0"), "problems"),
-    (("run", "panel-e", "data.kind=gsm8k"), "data"),
-    (("run", "panel-e", "resources.cpus=0"), "resources.cpus"),
-    (("run", "panel-e", "resources.gpus=-1"), "resources.gpus"),
-    (("run", "panel-e", "resources.device=tpu"), "resources.device"),
-    (("run", "panel-e", "resources.max_retries=-1"), "resources.max_retries"),
-    (("run", "panel-e", "--hme", "x"), "No such option"),
-    (("run",), "Missing argument"),
-    (("run", "panel-e", "--format", "pdf"), "'pdf' is not one of"),
-    (("run", "panel-e", "--mlflow", "nonsense://host"), "nonsense"),
-    (("plan",), "Missing argument"),
-    (("plan", "seeds=[1]"), "name at least one sweep"),
-    (("plan", "panel-e", "--cpus", "-1"), "--cpus"),
-    (("plan", "panel-e", "--cpus", "many"), "--cpus"),
-    (("report", "table9"), "unknown report 'table9'"),
-    (("report", "table3", "--panel", "z"), "has no panel 'z'"),
-    (("report", "table3", "trainer.stps=3"), "unknown key 'trainer.stps'"),
-    (("report", "table3", "--out", "x.png"), "--out is for figures"),
-    (("show", "tepoo"), "unknown arm 'tepoo'. Did you mean 'tepo'?"),
-    (("show", "../arm/tepo"), "unknown arm '../arm/tepo'"),
-    (("diff", "tepo"), "Missing argument"),
-    (("diff", "tepo", "gspoo"), "unknown arm 'gspoo'"),
-    (("ls", "arm"), "'arm' is not one of"),
-    (("schema", "runs"), "'runs' is not one of"),
-    (("mirror",), "say what to do"),
-    (("ui", "--port", "99999"), "--port"),
-    (("status", "panel-f"), "Did you mean 'panel-e'?"),
-    (("status", "seeds=[1]"), "name the sweep too"),
-    (("status", "--watch", "--format", "json"), "--watch is for people"),
-    (("status", "nowhere/sweep.yaml"), "no such file"),
-    (("why", "../../etc/passwd"), "no such file"),
-    (("why", "tepooo"), "no sweep and no run"),
-    (("clean", "--keep", "-1"), "--keep"),
-    (("clean", "--yes", "--dry-run"), "give one of them"),
-    (("clean", "panel-f", "--yes"), "Did you mean 'panel-e'?"),
-    (("bundle", "table9"), "unknown report 'table9'"),
-    (("bundle", "table3"), "has no run of table3"),
-    (("bundle", "table3", "--out", "table3.zip"), "name a .tar.gz file"),
-    (("bundle", "table3", "--out", "nowhere/table3.tar.gz"), "its folder must exist"),
-    (("frobnicate",), "No such command 'frobnicate'"),
-]
-
-#: Faulty sweep files: their text, and what the line says.
-SWEEPS = [
-    ("title: x\narms: [tepo\n", "not YAML"),
-    ("title: x\n\tarms: [tepo]\n", "not YAML"),
-    ("", "must hold a mapping"),
-    ("- tepo\n", "must hold a mapping"),
-    ("just text\n", "must hold a mapping"),
-    ("title: x\narms: [tepo]\ntitle: y\n", "stands twice"),
-    ("title: x\narms: [tepo]\nseed: [1]\n", "unknown key 'seed'. Did you mean 'seeds'?"),
-    ("arms: [tepo]\n", "key 'title' is missing"),
-    ("title: x\n", "name at least one arm"),
-    ("name: y\ntitle: x\narms: [tepo]\n", "remove the key 'name'"),
-    ("title: x\narms: {tepo: 1}\n", "arms"),
-    ("title: x\narms: [tepo]\nstop: [{when: 'reward_mean << 2', for: 3}]\n", "stop"),
-    ("title: x\narms: [tepo]\nstop: [{when: 'reward/mean < 0.02', for: 0}]\n", "stop"),
-    ("title: x\narms: [tepo]\naxes: {trainer.lr: [1]}\n", "trainer.lr"),
-    ("title: x\narms: [tepo]\noverrides: {trainer.stps: 2}\n", "trainer.stps"),
-    ("title: !!python/object/apply:os.system ['touch hacked']\narms: [tepo]\n", "not YAML"),
-    ("title: x\narms: &a [*a]\n", "arms"),
-    ("title: x\narms: [tepo]\nfeeds: " + "[" * 3000 + "]" * 3000 + "\n", "feeds"),
-    ("# " + "x" * 1_100_000 + "\ntitle: x\narms: [tepo]\n", "larger than"),
-]
-
-#: Faulty arms of a registry of one's own: their files, and what running one of them says.
-ARMS = [
-    ({"a": "label: A\nparent: b\n", "b": "label: B\nparent: a\n"}, "round in a circle"),
-    ({"a": "label: A\nparent: a\n"}, "round in a circle"),
-    ({"a": "label: A\nparent: tepoo\n"}, "unknown parent 'tepoo'. Did you mean 'tepo'?"),
-    ({"a": "parent: tepo\n"}, "'label' is missing"),
-    ({"a": "label: A\nparent: tepo\nvaries: [objective.ratio]\nobjectiv: {ratio: token}\n"}, "unknown key 'objectiv'"),
-    ({"a": "label: A\nparent: tepo\nobjective: {ratio: token}\n"}, "objective.ratio"),
-    ({"a": "label: A\nparent: tepo\nvaries: [objective.ratio]\nobjective: {ratio: both}\n"}, "objective.ratio"),
-    ({"a": "label: A\nparent: tepo\nobjective: 3\n"}, "objective"),
-    ({"a": "label: A\nparent: tepo\nvaries: [trainer.steps]\ntrainer: {steps: '${nowhere}'}\n"}, "nowhere"),
-]
+from tests.integration.wrong_inputs import ARGUMENTS, ARMS, DATA, PROFILES, REPORTS, RESPONSES, SWEEPS
 
 
 def answer(done, said):
@@ -141,90 +23,179 @@ def answer(done, said):
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("tepo-lab: ")
+    assert len(lines[0]) < 2100
     assert said in lines[0]
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
-def files(place: Path) -> dict[str, int]:
-    return {str(path.relative_to(place)): path.lstat().st_mtime_ns for path in place.rglob("*")}
+def files(*places: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file with its size, mode and time of change."""
+    stats = {str(path): path.lstat() for place in places for path in place.rglob("*")}
+    return {path: (stat.st_size, stat.st_mode, stat.st_mtime_ns) for path, stat in stats.items()}
+
+
+REGISTRY = [package_root() / name for name in ("experiments", "sweeps", "reports")]
+
+
+def started(*arguments: object, **named: object) -> None:
+    raise AssertionError("a wrong input was run")
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty folder to work in; afterwards it must be as it was."""
+    """A folder to work in, with a home that holds one run."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.setattr("tepo_lab.execute.session.Executor", started)
+    folder = tmp_path / "outputs" / "runs" / "gspo-other-s1-01234567"
+    write_json(folder / "run.json", {"id": "0123456789ab", "family": "f", "name": folder.name})
+    append_line(folder / "events.jsonl", {"time": 1.0, "event": "complete", "step": 1})
+    clear_caches()
+    yield tmp_path
+    clear_caches()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"), ARGUMENTS, ids=[" ".join(each).replace("\x00", "NUL") for each, _ in ARGUMENTS]
-)
-def test_wrong_arguments(arguments, said, place, capsys, monkeypatch):
-    answer(call(capsys, monkeypatch, *arguments), said)
-    assert files(place) == {}
+@pytest.fixture
+def refuse(place, capsys, monkeypatch) -> Callable[..., None]:
+    """Calls the command line, which must refuse and leave home, registry and working folder as they are."""
+
+    def check(*arguments: str, said: str) -> None:
+        before = files(place, *REGISTRY)
+        answer(call(capsys, monkeypatch, *arguments), said)
+        assert files(place, *REGISTRY) == before
+
+    return check
 
 
-@pytest.mark.parametrize(("text", "said"), SWEEPS)
-def test_wrong_sweep_files(text, said, place, capsys, monkeypatch):
+def short(text: str) -> str:
+    return text.encode("unicode_escape").decode()[:60]
+
+
+@pytest.mark.parametrize(("arguments", "said"), ARGUMENTS, ids=[short(" ".join(each)) for each, _ in ARGUMENTS])
+def test_wrong_arguments(arguments, said, refuse):
+    refuse(*arguments, said=said)
+
+
+@pytest.mark.parametrize(("text", "said"), SWEEPS, ids=[short(text) for text, _ in SWEEPS])
+def test_wrong_sweep_files(text, said, place, refuse):
     (place / "mine.yaml").write_text(text)
-    before = files(place)
     for command in ("run", "plan"):
-        answer(call(capsys, monkeypatch, command, "./mine.yaml"), said)
-    assert files(place) == before
+        refuse(command, "./mine.yaml", said=said)
 
 
-def test_sweep_files_that_are_no_text(place, capsys, monkeypatch):
+@pytest.mark.parametrize(("text", "said"), REPORTS, ids=[short(text) for text, _ in REPORTS])
+def test_wrong_report_files(text, said, place, refuse):
+    (place / "mine.yaml").write_text(text)
+    for command in ("report", "bundle"):
+        refuse(command, "./mine.yaml", said=said)
+
+
+def test_sweep_files_that_are_no_text(place, refuse):
     (place / "binary.yaml").write_bytes(bytes(range(256)))
+    (place / "utf16.yaml").write_bytes("title: x\narms: [tepo]\n".encode("utf-16"))
     (place / "folder.yaml").mkdir()
     (place / "two words; rm -rf x.yaml").write_text("title: x\narms: [tepo]\n")
     (place / "gone.yaml").symlink_to("nowhere.yaml")
-    before = files(place)
-    answer(call(capsys, monkeypatch, "run", "./binary.yaml"), "cannot be read")
-    answer(call(capsys, monkeypatch, "run", "./folder.yaml"), "cannot be read")
-    answer(call(capsys, monkeypatch, "run", "./two words; rm -rf x.yaml"), "name")
-    answer(call(capsys, monkeypatch, "run", "./gone.yaml"), "no such file")
-    assert files(place) == before
+    (place / "round.yaml").symlink_to("round.yaml")
+    os.mkfifo(place / "pipe.yaml")
+    refuse("run", "./binary.yaml", said="not UTF-8 text")
+    refuse("run", "./utf16.yaml", said="save it as UTF-8")
+    refuse("run", "./folder.yaml", said="cannot be read (not a file)")
+    refuse("run", "./two words; rm -rf x.yaml", said="must be a plain name")
+    refuse("run", "./gone.yaml", said="no such file")
+    refuse("run", "./round.yaml", said="round.yaml: ")
+    refuse("run", "./pipe.yaml", said="cannot be read (not a file)")
+
+
+def test_a_byte_order_mark_and_windows_lines_are_read(place, capsys, monkeypatch):
+    (place / "mine.yaml").write_bytes(b"\xef\xbb\xbftitle: x\r\narms: [tepo]\r\n")
+    assert call(capsys, monkeypatch, "plan", "./mine.yaml").code == 0
 
 
 @pytest.mark.parametrize(("arms", "said"), ARMS)
-def test_wrong_arms(arms, said, place, capsys, monkeypatch):
-    for name, text in arms.items():
-        path = place / "registry" / "experiments" / "arm" / f"{name}.yaml"
+def test_wrong_arms(arms, said, place, refuse, monkeypatch):
+    registry(place, monkeypatch, {f"experiments/arm/{name}": text for name, text in arms.items()})
+    refuse("run", "panel-e", "arms=[a]", said=said)
+
+
+@pytest.mark.parametrize(("text", "said"), PROFILES, ids=[short(text) for text, _ in PROFILES])
+def test_wrong_profiles(text, said, place, refuse, monkeypatch):
+    registry(place, monkeypatch, {"experiments/profile/p": text})
+    refuse("plan", "panel-e", "profile=p", said=said)
+    refuse("ls", "profiles", said=said)
+
+
+def registry(place: Path, monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        path = place / "registry" / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    before = files(place)
     monkeypatch.setenv("TEPO_LAB_REGISTRY", str(place / "registry"))
     clear_caches()
-    answer(call(capsys, monkeypatch, "run", "panel-e", "arms=[a]"), said)
-    clear_caches()
-    assert files(place) == before
 
 
-def test_a_registry_that_is_no_folder(place, capsys, monkeypatch):
+def test_a_registry_that_is_no_folder(place, refuse, monkeypatch):
     monkeypatch.setenv("TEPO_LAB_REGISTRY", str(place / "nowhere"))
     clear_caches()
-    answer(call(capsys, monkeypatch, "run", "panel-e"), "is not a folder")
-    clear_caches()
-    assert files(place) == {}
+    refuse("run", "panel-e", said="is not a folder")
+    refuse("ls", said="is not a folder")
 
 
-@pytest.mark.parametrize("command", [("run", "panel-e"), ("status",), ("why",), ("clean",), ("report", "table3")])
-def test_a_home_that_is_a_file(command, place, capsys, monkeypatch):
+@pytest.mark.parametrize(("content", "said"), RESPONSES)
+def test_wrong_responses(content, said, place, refuse):
+    (place / "f.jsonl").write_bytes(content)
+    refuse("grade", "f.jsonl", said=said)
+
+
+@pytest.mark.parametrize(("name", "content", "said"), DATA)
+def test_wrong_data(name, content, said, place, refuse):
+    path = place / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    given = name.partition("/")[0]
+    refuse("run", "panel-e", "data=gsm8k", f"data.path={given}", said=said)
+
+
+def test_data_of_another_size_than_the_benchmark_states(place, refuse):
+    (place / "f.jsonl").write_text('{"problem": "1 + 1", "answer": "#### 2"}\n')
+    refuse(
+        "run",
+        "panel-e",
+        "suite=gsm8k",
+        "suite.benchmarks.gsm8k.data.path=f.jsonl",
+        "suite.max_new_tokens=9",
+        said="has 1 problems",
+    )
+
+
+COMMANDS = [
+    ("run", "panel-e"),
+    ("plan", "panel-e"),
+    ("status",),
+    ("why",),
+    ("clean",),
+    ("regrade",),
+    ("report", "table3"),
+    ("bundle", "table3"),
+    ("mirror", "--rebuild"),
+    ("theory",),
+    ("ui",),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(each) for each in COMMANDS])
+def test_a_home_that_is_no_folder(command, place, refuse):
     (place / "home").write_text("not a folder")
-    before = files(place)
-    answer(call(capsys, monkeypatch, *command, "--home", "home"), "is not a folder that can be read and written")
-    assert files(place) == before
+    (place / "round").symlink_to("round")
+    refuse(*command, "--home", "home", said="--home home: home is not a folder that can be read")
+    refuse(*command, "--home", "home/below", said="is not a folder that can be read")
+    refuse(*command, "--home", "round", said="is not a folder that can be read")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_home_that_cannot_be_written(place, capsys, monkeypatch):
+def test_a_home_that_cannot_be_written(place, refuse):
     (place / "home").mkdir(mode=0o500)
-    before = files(place)
-    answer(
-        call(capsys, monkeypatch, "run", "panel-e", "--home", "home"), "is not a folder that can be read and written"
-    )
-    assert files(place) == before
+    refuse("run", "panel-e", "--home", "home", said="is not a folder that can be read and written")
 
 
 def test_damaged_records_are_named_with_the_mend(place, capsys, monkeypatch):
@@ -262,16 +233,20 @@ def test_a_foreign_database_is_left_alone(place, capsys, monkeypatch):
         (("run", "panel-e", "arms=[tepoo]"), "Did you mean 'tepo'?"),
         (("status", "panel-f"), "Did you mean 'panel-e'?"),
         (("bundle", "table3", "--out", "x.zip"), "name a .tar.gz file"),
+        (("run", "panel-e", "rollout.engine=vllm"), "in a checkout: pip install -e '.[vllm]'"),
     ],
 )
 def test_as_a_process_of_its_own(arguments, said, place):
     code = "from tepo_lab.cli import main; main()"
+    before = files(place)
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert (done.stderr.startswith("tepo-lab: "), done.stderr.count("\n")) == (True, 1)
     assert said in done.stderr
-    assert files(place) == {}
+    assert files(place) == before
 
 
-def test_the_table_has_at_least_sixty_inputs():
-    assert len(ARGUMENTS) + len(SWEEPS) + len(ARMS) >= 60
+def test_the_table_has_at_least_sixty_different_inputs():
+    tables = (ARGUMENTS, SWEEPS, ARMS, PROFILES, REPORTS, RESPONSES, DATA)
+    assert all(len({repr(each[:-1]) for each in table}) == len(table) for table in tables)
+    assert sum(map(len, tables)) >= 200

@@ -1,8 +1,11 @@
-"""What a user gets wrong is answered in one line on standard error, with exit code 2 and nothing changed on disk."""
+"""The command line as a process of its own: what only Ray and MLflow find out, help, listings, and completion."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -12,22 +15,11 @@ from tests.integration.test_run import run
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("run", "panel-f"), "unknown sweep 'panel-f'. Did you mean 'panel-e'?"),
-        (("run", "panel-e", "arms=[tepoo]"), "unknown arm 'tepoo'. Did you mean 'tepo'?"),
-        (("run", "panel-e", "trainer.stps=3"), "unknown key 'trainer.stps'. Did you mean 'steps'?"),
-        (("run", "panel-e", "trainer.steps=many"), "'trainer.steps': Input should be a valid integer"),
-        (("run", "panel-e", "objective.ratio=tokn"), "'objective.ratio'"),
-        (("run", "panel-e", "profile=nana"), "unknown profile 'nana'. Did you mean 'nano'?"),
-        (("run", "panel-e", "trainer.steps"), "is not an override: write key=value"),
-        (("run", "nowhere/sweep.yaml"), "no such file"),
-        (("report", "table9"), "unknown report 'table9'"),
-        (("report", "table3", "--panel", "z"), "has no panel 'z'"),
-        (("plan",), "Missing argument"),
-        (("run", "panel-e", "--hme", "x"), "No such option"),
         (("ui",), "tepo-lab run"),
         (("show", "tepoo"), "unknown arm 'tepoo'"),
         (("run", "panel-e", "resources.cpus=1000"), "asks for 1000 CPUs"),
         (("run", "panel-e", "resources.gpus=1", "resources.device=cuda"), "GPUs"),
+        (("run", "panel-e", "--address", "nowhere:1"), "nowhere:1"),
     ],
 )
 def test_a_wrong_input_gets_one_clear_line(arguments, said, tmp_path, monkeypatch):
@@ -39,7 +31,7 @@ def test_a_wrong_input_gets_one_clear_line(arguments, said, tmp_path, monkeypatc
     assert len(errors) == 1
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    assert not list(tmp_path.rglob("run.json"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_file_anywhere_is_planned(tmp_path):
@@ -55,10 +47,31 @@ def test_a_sweep_file_anywhere_is_planned(tmp_path):
     assert not (tmp_path / "home").exists()
 
 
-def test_planning_and_help_import_nothing_heavy():
-    import subprocess
-    import sys
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("tepo-lab re", {"report", "regrade"}),
+        ("tepo-lab run panel-", {f"panel-{panel}" for panel in "abcde"}),
+        ("tepo-lab report fig", {"figure2", "figure3"}),
+        ("tepo-lab show gs", {"gspo", "gspo_original"}),
+        ("tepo-lab status gspo-", {"gspo-nano-s1-01234567"}),
+        ("tepo-lab plan --cp", {"--cpus"}),
+    ],
+)
+def test_the_shell_completes_commands_names_and_options(line, completed, tmp_path):
+    record = tmp_path / "outputs" / "runs" / "gspo-nano-s1-01234567" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    words = {"_TEPO_LAB_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    code = "from tepo_lab.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=os.environ | words
+    )
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == completed
 
+
+def test_planning_and_help_import_nothing_heavy():
     code = (
         "import sys\nsys.argv = ['tepo-lab', 'plan', 'panel-e']\n"
         "from tepo_lab.cli import main\n"

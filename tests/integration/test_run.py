@@ -1,13 +1,10 @@
-"""The main job as a user gives it: a process of its own, real Ray, real MLflow, killed and given again."""
+"""The main job as a user gives it: a process of its own, real Ray, real MLflow. What dies is in test_faults.py."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import pandas as pd
 import pytest
@@ -15,8 +12,6 @@ import pytest
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.schema.record import RunFolder
 from tests.conftest import SMALL
-
-ARMS = "arms=[tepo,gspo]"
 
 
 def command(*arguments: str) -> list[str]:
@@ -28,11 +23,6 @@ def run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]
     if check:
         assert done.returncode == 0, done.stderr
     return done
-
-
-def science(folder: RunFolder) -> list[dict]:
-    clocks = ("seconds/", "time")
-    return [{name: value for name, value in step.items() if not name.startswith(clocks)} for step in folder.metrics()]
 
 
 def planned(*overrides: str) -> list:
@@ -83,7 +73,8 @@ def test_a_second_call_starts_nothing_and_prints_the_same_table(first_run, home)
 
 
 def test_the_report_command_prints_the_same_numbers(first_run, home):
-    arguments = ("report", "table3", "--panel", "e", *SMALL, "trainer.steps=3", "seeds=[1]", "--home", str(home))
+    options = (*SMALL, "profile=nano", "trainer.steps=3", "seeds=[1]", "--home", str(home))
+    arguments = ("report", "table3", "--panel", "e", *options)
     assert json.loads(run(*arguments, "--format", "json").stdout) == json.loads(first_run.stdout)
     text = run(*arguments).stdout
     assert "TEPO-w/o. KL" in text
@@ -108,60 +99,19 @@ def test_mlflow_holds_every_run_with_its_metrics(first_run, home):
         ]
 
 
-def wait_for(condition, process, seconds=120.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "the run ended before the moment it was to be killed at"
-        assert time.monotonic() < deadline, "the moment to kill at never came"
-        time.sleep(0.02)
-
-
-def test_killed_three_times_the_same_command_ends_with_the_same_numbers(small_run, tmp_path):
-    from tepo_lab.train.trial import run_trial
-
-    overrides = ("trainer.steps=5", "seeds=[1]", ARMS)
-    arguments = ("run", "panel-e", *SMALL, *overrides, "--home", str(tmp_path / "home"))
-    runs = [each for each in planned(*overrides) if each.spec.arm.trained]
-    folders = [RunFolder(tmp_path / "home" / "runs" / each.folder) for each in runs]
-
-    def start():
-        return subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    # The driver, as soon as a step is recorded and before any checkpoint.
-    driver = start()
-    wait_for(lambda: any(folder.metrics() for folder in folders), driver)
-    driver.kill()
-    driver.wait()
-    # The driver again, after a checkpoint.
-    driver = start()
-    wait_for(lambda: any(folder.checkpoint(2).exists() for folder in folders), driver)
-    driver.kill()
-    driver.wait()
-    # A trial's own process: the driver starts it again by itself.
-    driver = start()
-    wait_for(lambda: any(len(folder.metrics()) in (3, 4) and folder.lease_file.exists() for folder in folders), driver)
-    held = next(folder for folder in folders if folder.lease_file.exists())
-    os.kill(json.loads(held.lease_file.read_text())["pid"], signal.SIGKILL)
-    assert driver.wait(timeout=200) == 0
-
-    for each, folder in zip(runs, folders, strict=True):
-        spec, alone = small_run(each.spec.arm.name, "trainer.steps=5", home=tmp_path / "alone")
-        run_trial(spec, alone)
-        assert science(folder) == science(alone)
-        pd.testing.assert_frame_equal(*(pd.read_parquet(one.generations(5)) for one in (folder, alone)))
-        model = [one.checkpoint(5) / "model" / "model.safetensors" for one in (folder, alone)]
-        assert model[0].read_bytes() == model[1].read_bytes()
-    assert sum(event["event"] == "resumed" for folder in folders for event in folder.events()) >= 3
-
-
 def test_a_failure_of_the_users_making_is_told_and_the_other_arms_go_on(tmp_path):
-    overrides = ("trainer.steps=1", "seeds=[1]", ARMS, "base=false")
-    model = (f"model.path={tmp_path / 'nowhere'}", "model.sha256=null")
-    failed = run("run", "panel-e", *SMALL, *overrides, *model, "--home", str(tmp_path / "home"), check=False)
+    sweep, home = tmp_path / "mixed.yaml", tmp_path / "home"
+    infinite = {"arms": ["tepo_kl_1"], "overrides": {"objective.penalty.coef": 1e39}}
+    sweep.write_text(
+        json.dumps({"title": "mixed", "base": False, "seeds": [1], "parts": [{"arms": ["gspo"]}, infinite]})
+    )
+    failed = run("run", str(sweep), *SMALL, "trainer.steps=1", "--home", str(home), "--format", "json", check=False)
     assert failed.returncode == 1
-    assert "nowhere: cannot be loaded" in failed.stderr
     assert "Traceback" not in failed.stderr
-    events = [event for folder in (tmp_path / "home" / "runs").iterdir() for event in RunFolder(folder).events()]
-    assert {(event["event"], event.get("kind")) for event in events if event["event"] == "failed"} == {
-        ("failed", "user")
-    }
+    assert "is not finite" in failed.stderr
+    whole, broken = (RunFolder(next(home.glob(f"runs/{arm}-*"))) for arm in ("gspo", "tepo_kl_1"))
+    assert whole.events()[-1]["event"] == "complete"
+    assert [event["event"] for event in broken.events()] == ["started", "failed"]
+    (cause,) = json.loads(run("why", "--home", str(home), "--format", "json").stdout)
+    assert (cause["kind"], cause["runs"]) == ("user", [broken.name])
+    assert cause["log"][-1].startswith("tepo_lab.errors.ObjectiveError: step 1:")

@@ -95,6 +95,27 @@ def test_the_same_table_is_rendered_from_the_archive_elsewhere(home, tmp_path, c
     assert all(hashlib.sha256((elsewhere / name).read_bytes()).hexdigest() == sha for name, sha in hashes.items())
     assert [path.read_text() for path in elsewhere.glob("provenance/*.patch") if path.read_text() == "patch"]
     assert not list(elsewhere.rglob("checkpoints"))
+    assert "`provenance/` holds" in readme
+
+
+def test_the_readme_names_only_what_is_there(home, tmp_path):
+    families = {json.loads(path.read_text())["family"] for path in home.glob("runs/*/run.json")}
+    for path in home.glob("provenance/*"):
+        path.unlink()
+    write_bundle(tmp_path / "bare.tar.gz", home, families=families, tables={}, report="table3", arguments=())
+    bare = unpack(tmp_path / "bare.tar.gz", tmp_path / "bare")
+    assert not (bare / "provenance").exists()
+    assert "provenance" not in (bare / "README.md").read_text()
+
+
+def test_a_record_cannot_bring_files_from_outside_the_home_into_an_archive(home, tmp_path):
+    (run_file, *_) = sorted(home.glob("runs/*/run.json"))
+    run = json.loads(run_file.read_text())
+    (tmp_path / "secret.patch").write_text("secret")
+    run["provenance"]["diff"] = "../../secret"
+    write_json(run_file, run)
+    with pytest.raises(RecordError, match="as the SHA-256 of a patch"):
+        write_bundle(tmp_path / "x.tar.gz", home, families=[run["family"]], tables={}, report="table3", arguments=())
 
 
 def test_the_same_records_give_the_same_bytes(home, tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -51,6 +52,65 @@ def test_a_lease_of_another_machine_lives_as_long_as_its_heartbeat(folder):
     assert not is_held(folder)
     with Lease(folder):
         assert json.loads(folder.lease_file.read_text())["host"] != "elsewhere"
+
+
+def test_a_living_owner_on_this_machine_holds_its_run_however_old_its_heartbeat(folder):
+    """It may be suspended, or its disk full; it goes on one day, and two must not."""
+    with Lease(folder):
+        values = json.loads(folder.lease_file.read_text())
+        write_json(folder.lease_file, values | {"time": time.time() - 10 * lease.STALE_SECONDS})
+        assert is_held(folder)
+        with pytest.raises(LeaseHeldError), Lease(folder):
+            pass
+
+
+def test_an_owner_in_another_container_of_this_name_lives_as_long_as_its_heartbeat(folder):
+    with Lease(folder):
+        values = json.loads(folder.lease_file.read_text())
+    write_json(folder.lease_file, values | {"pids": "pid:[1]", "pid": 999_999_999, "time": time.time()})
+    assert is_held(folder)
+
+
+def test_an_owner_that_was_taken_for_dead_neither_writes_nor_renews_any_more(folder, monkeypatch):
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.02)
+    with Lease(folder) as owner:
+        owner.check()
+        other = json.loads(folder.lease_file.read_text()) | {"token": "another", "host": "elsewhere"}
+        while json.loads(folder.lease_file.read_text())["token"] != "another":
+            write_json(folder.lease_file, other)
+            time.sleep(0.1)
+        with pytest.raises(LeaseHeldError, match="was taken over"):
+            owner.check()
+    assert json.loads(folder.lease_file.read_text())["token"] == "another"
+
+
+def test_a_heartbeat_that_finds_the_disk_full_is_followed_by_the_next(folder, monkeypatch):
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.02)
+    write, failed = lease.write_json, []
+
+    def full_for_a_while(path, values):
+        if len(failed) < 3 and path == folder.lease_file:
+            failed.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, values)
+
+    with Lease(folder):
+        first = json.loads(folder.lease_file.read_text())["time"]
+        monkeypatch.setattr(lease, "write_json", full_for_a_while)
+        while json.loads(folder.lease_file.read_text())["time"] == first:
+            time.sleep(0.01)
+    assert len(failed) == 3
+
+
+def test_a_lease_that_a_full_disk_refuses_leaves_nothing_behind(folder, monkeypatch):
+    def full(path, values):
+        path.write_text("half of i")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(lease, "write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        Lease(folder).__enter__()
+    assert list(folder.path.iterdir()) == []
 
 
 def test_the_heartbeat_renews_the_lease(folder, monkeypatch):

@@ -41,6 +41,9 @@ def test_every_state_follows_from_the_records(tmp_path, run):
     assert entry(tmp_path, run).reason == "failed (user): no such thing"
     add(found, "resumed", 2)
     add(found, "complete", 4)
+    assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("damaged", "blocked")
+    assert "its evaluation at step 4 is damaged or gone, and so are its checkpoints" in entry(tmp_path, run).reason
+    found.folder.checkpoint(2).mkdir(parents=True)
     assert entry(tmp_path, run).state == "partial"
     evaluated(found, 4)
     assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("complete", "skip")
@@ -62,8 +65,22 @@ def test_a_collapsed_run_is_a_result_and_not_run_again(tmp_path, run):
     found = entry(tmp_path, run)
     prepare_folder(found)
     add(found, "collapsed", 3, rule="reward/mean < 0.02")
+    found.folder.checkpoint(3).mkdir(parents=True)
+    assert entry(tmp_path, run).action == "resume"
+    assert "collapsed at step 3, its evaluation is damaged or gone" in entry(tmp_path, run).reason
+    evaluated(found, 3)
     found = entry(tmp_path, run)
     assert (found.action, found.reason) == ("skip", "collapsed at step 3 (reward/mean < 0.02)")
+
+
+def test_a_damaged_line_among_the_events_blocks_that_run_alone_and_names_the_mend(tmp_path, run):
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    add(found, "started", 0)
+    found.folder.events_file.write_text("garbage\n" + found.folder.events_file.read_text())
+    found = entry(tmp_path, run)
+    assert (found.state, found.action) == ("damaged", "blocked")
+    assert "events.jsonl:1 cannot be read" in found.reason
 
 
 def test_a_run_made_under_another_name_is_found_by_its_id(tmp_path, run):

@@ -22,6 +22,13 @@ def test_a_home_that_a_database_address_cannot_hold_is_refused(tmp_path: Path) -
         tracking_address(tmp_path / "what?")
 
 
+def test_a_database_without_its_python_driver_is_refused_with_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs the Python module pymysql.*pip install pymysql"):
+        tracking_address(tmp_path, "mysql+pymysql://lab:pw@db/lab")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        tracking_address(tmp_path, "postgresql://lab:pw@db:port/lab")
+
+
 def test_passwords_are_not_shown() -> None:
     assert shown("postgresql://lab:pw@db/lab") == "postgresql://lab:***@db/lab"
     assert shown("sqlite:////a/b.db") == "sqlite:////a/b.db"

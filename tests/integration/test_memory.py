@@ -1,0 +1,110 @@
+"""Memory and disk stay flat: three hundred steps of one run, and two hundred runs in one sweep.
+
+`pytest -n 0 -s -m slow tests/integration/test_memory.py` prints the figures. Bounds are in bytes, never in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.faults import Bench, Driver, holder, tell, wait_for
+
+pytestmark = pytest.mark.slow
+
+MB = 1_000_000
+
+#: What a process may grow between the middle and the end. A leak of one step's tensors (some 4 MB) in each of the last
+#: hundred steps would be many times that.
+GROWTH = 40 * MB
+
+#: What the home's own files may grow between the middle and the end, records and MLflow's database left out.
+DISK_GROWTH = 2 * MB
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    lines = [line for line in status.splitlines() if line.startswith("VmRSS")]
+    return int(lines[0].split()[1]) * 1024 if lines else 0
+
+
+def size(folder: Path, pattern: str) -> int:
+    total = 0
+    for path in folder.glob(pattern):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def watched(driver: Driver, bench: Bench, marks: list[int], done: Callable[[], int]) -> list[dict[str, int]]:
+    """Memory and disk in bytes each time that `done` reaches a mark."""
+    folders, figures = bench.folders(driver.home), []
+    workers: set[int] = set()
+    for mark in marks:
+
+        def reached(mark: int = mark) -> bool:
+            workers.update(pid for pid in map(holder, folders) if pid is not None)
+            return done() >= mark
+
+        assert wait_for(reached, driver, seconds=600), driver.said[-2000:]
+        alive = [resident(pid) for pid in workers]
+        figure = {
+            "done": done(),
+            "driver": resident(driver.process.pid),
+            "worker": max(alive),
+            "checkpoints": size(driver.home, "runs/*/checkpoints/*/**/*"),
+            "ray": size(driver.home, "ray/**/*"),
+            "mlflow": size(driver.home, "mlflow.db*"),
+        }
+        tell(
+            "  ".join(f"{name} {value if name == 'done' else f'{value / MB:.1f} MB'}" for name, value in figure.items())
+        )
+        figures.append(figure)
+    return figures
+
+
+def middle_and_end(figures: list[dict[str, int]], name: str) -> int:
+    """Growth from the largest figure up to the middle to the largest after it."""
+    half = len(figures) // 2
+    return max(each[name] for each in figures[half:]) - max(each[name] for each in figures[:half])
+
+
+def test_three_hundred_steps_of_one_run(tmp_path):
+    bench = Bench(tmp_path / "steps", 300, arms=("tepo",))
+    (folder,) = bench.folders(bench.root / "home")
+    driver = bench.start(bench.root / "home")
+    tell("\n300 steps of one run")
+    figures = watched(driver, bench, list(range(30, 300, 30)), lambda: len(folder.metrics()))
+    assert driver.wait() == 0, driver.said[-2000:]
+    assert len(folder.metrics()) == 300
+    assert middle_and_end(figures, "worker") < GROWTH
+    assert middle_and_end(figures, "driver") < GROWTH
+    assert middle_and_end(figures, "ray") < DISK_GROWTH
+    assert len(list(folder.checkpoints.glob("step-*"))) == 2
+    assert max(each["checkpoints"] for each in figures) < 3.5 * size(folder.checkpoint(300), "**/*")
+
+
+def test_two_hundred_runs_in_one_sweep(tmp_path):
+    bench = Bench(tmp_path / "runs", 1, arms=("tepo",), seeds=tuple(range(1, 201)))
+    home = bench.root / "home"
+    folders = bench.folders(home)
+    driver = bench.start(home)
+    tell("\n200 runs of one step")
+
+    def done() -> int:
+        return sum(bool(folder.evaluated_steps()) for folder in folders)
+
+    figures = watched(driver, bench, list(range(20, 200, 20)), done)
+    assert driver.wait() == 0, driver.said[-2000:]
+    assert done() == 200
+    assert middle_and_end(figures, "worker") < GROWTH
+    assert middle_and_end(figures, "driver") < GROWTH
+    assert not list(home.glob("ray/*"))

@@ -1,0 +1,54 @@
+"""Files of records that a disk has damaged are told from good ones."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from tepo_lab.evaluate.suite import write_generations
+from tepo_lab.execute.mend import NEEDED, is_readable, set_aside_damaged
+from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder
+
+
+def rows():
+    numbers = {"sample", "tokens", "correct"}
+    for index in range(64):
+        row = {name: index % 7 if name in numbers else f"{name} {index}" for name in GENERATION_COLUMNS}
+        yield row | {"truncated": index % 3 == 0}
+
+
+def test_no_bit_of_the_generations_can_change_unseen(tmp_path):
+    path = tmp_path / "step-000004.parquet"
+    write_generations(path, list(rows()))
+    whole, before = path.read_bytes(), parquet.read_table(path)
+    draw = random.Random(0)
+    damaged = 0
+    for place in range(0, len(whole), 5):
+        content = bytearray(whole)
+        content[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        if is_readable(path):
+            # A bit that says nothing about the values: a statistic, the writer's name.
+            table = parquet.read_table(pa.BufferReader(bytes(content)))
+            assert all(table[name].equals(before[name]) for name in NEEDED)
+        else:
+            damaged += 1
+    assert damaged > 0.5 * len(whole) / 5
+
+
+def test_what_cannot_be_read_is_set_aside_and_kept(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    for step in (2, 4):
+        write_generations(folder.generations(step), list(rows()))
+        folder.tokens(step).parent.mkdir(exist_ok=True)
+        folder.tokens(step).write_text('{"step": 2, "groups": []}')
+    content = folder.generations(2).read_bytes()
+    folder.generations(2).write_bytes(content[: len(content) // 2])
+    folder.tokens(4).write_text('{"step": 4, "gro')
+    moved = set_aside_damaged(folder)
+    assert [path.name for path in moved] == ["step-000002.parquet.damaged", "step-000004.json.damaged"]
+    assert (folder.evaluated_steps(), folder.token_steps()) == ([4], [2])
+    assert moved[0].read_bytes() == content[: len(content) // 2]
+    assert set_aside_damaged(folder) == []
