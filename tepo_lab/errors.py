@@ -38,13 +38,19 @@ class ResourceError(TepoLabError):
     """The machine or the cluster lacks what a run asks for."""
 
 
+#: Names listed where none is near; the rest are counted.
+LISTED = 20
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The mend for an unknown name: the nearest known one, or the list of all.
 
     Returns a clause that begins with a space, ready to be appended to a message.
     """
     choices = sorted({str(choice) for choice in known})
-    close = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.6)
+    # Half of the letters in common; a name of one or two letters has that with too many.
+    close = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.5) if len(str(name)) > 2 else []
     if close:
         return f" Did you mean {close[0]!r}?"
-    return f" Known: {', '.join(choices)}." if choices else ""
+    more = f" and {len(choices) - LISTED} more" if len(choices) > LISTED else ""
+    return f" Known: {', '.join(choices[:LISTED])}{more}." if choices else ""

@@ -12,10 +12,14 @@ from tepo_lab.cli import running
 from tepo_lab.cli import reporting
 from tepo_lab.cli import registry
 from tepo_lab.cli import problems
+from tepo_lab.cli import bench
 from tepo_lab.cli.common import INTERRUPTED, app
 from tepo_lab.errors import TepoLabError
 
-__all__ = ["app", "main", "problems", "registry", "reporting", "running"]
+__all__ = ["app", "bench", "main", "problems", "registry", "reporting", "running"]
+
+#: A line longer than this repeats what somebody pasted.
+_LONGEST_LINE = 2000
 
 
 def main() -> None:
@@ -27,12 +31,26 @@ def main() -> None:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except OSError as error:
+        from tepo_lab.execute.failures import machine_trouble
+
+        said = machine_trouble(error)
+        if said is None:
+            raise
+        _fail(said, code=1)
     except Exception as error:
         # Errors of the parser itself (an unknown option, a missing argument) carry their own message and exit code.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        _fail(f"{message()} See tepo-lab --help.", code=getattr(error, "exit_code", 2))
+        if type(error).__name__ == "NoArgsIsHelpError":
+            # A group named alone is a question, not a mistake.
+            print(message())  # noqa: T201
+            sys.exit(0)
+        context = getattr(error, "ctx", None)
+        asked = context.command_path if context is not None else "tepo-lab"
+        said = message().replace("Value error, ", "").replace("Input should be", "must be").rstrip(".")
+        _fail(f"{said}. See {asked} --help.", code=getattr(error, "exit_code", 2))
     if code == INTERRUPTED:
         _fail("interrupted; the same command goes on from here.", code=INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
@@ -40,5 +58,8 @@ def main() -> None:
 
 def _fail(message: str, *, code: int = 2) -> None:
     line = " ".join(message.split())
-    print(f"tepo-lab: {line}", file=sys.stderr)  # noqa: T201
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 2 :]}"
+    # What was pasted may hold what this terminal's encoding, or none, can write.
+    sys.stderr.write(f"tepo-lab: {line}\n".encode(sys.stderr.encoding or "utf-8", "replace").decode(errors="replace"))
     sys.exit(code)

@@ -17,18 +17,51 @@ if TYPE_CHECKING:
 
     from tepo_lab.schema.run import RunSpec
 
+
+def examples(*lines: str, json: str = "") -> str:
+    """The end of a command's --help: how it is called, and what `--format json` prints.
+
+    Args: `lines`, commands without `tepo-lab` (and, after two spaces and a #, what they do).
+    """
+    shown = "\n".join(["\b", "Examples:", *(f"  tepo-lab {line}" for line in lines)])
+    return f"{shown}\n\n--format json: {json}" if json else shown
+
+
+def group(name: str, help: str) -> typer.Typer:
+    """A group of commands, `tepo-lab NAME ...`; named alone it prints its help."""
+    made = typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(made, name=name)
+    return made
+
+
 app = typer.Typer(
     name="tepo-lab",
     help="Declare, run and report ablations of RL objectives for reasoning models.",
+    epilog=examples("run panel-e", "report table3 --panel e", "ls", "COMMAND --help"),
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-model_app = typer.Typer(help="Models that come with the package.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(model_app, name="model")
-data_app = typer.Typer(help="Problems of a profile.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(data_app, name="data")
+model_app = group("model", "Models that come with the package.")
+data_app = group("data", "Problems of a profile.")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"tepo-lab {version('tepo-lab')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _app(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 class TableFormat(StrEnum):
@@ -49,8 +82,57 @@ class ListFormat(StrEnum):
     json = "json"
 
 
+def _sweeps(incomplete: str) -> list[str]:
+    from tepo_lab.registry.locations import names
+
+    return [each for each in names("sweeps") if each.startswith(incomplete)]
+
+
+def _sweeps_and_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    runs = Path(ctx.params.get("home") or os.environ.get("TEPO_LAB_HOME") or HOME).glob("runs/*/run.json")
+    return _sweeps(incomplete) + sorted(each.parent.name for each in runs if each.parent.name.startswith(incomplete))
+
+
+def complete_arms(incomplete: str) -> list[str]:
+    """The arms whose names begin so, for the shell."""
+    from tepo_lab.registry.locations import names
+
+    return [each for each in names("experiments", "arm") if each.startswith(incomplete)]
+
+
+def complete_reports(incomplete: str) -> list[str]:
+    """The tables, figures and sweeps whose names begin so, for the shell."""
+    from tepo_lab.registry.locations import names
+
+    reports = [*names("reports"), *names("reports", "figures")]
+    return [each for each in dict.fromkeys([*reports, *_sweeps("")]) if each.startswith(incomplete)]
+
+
+def _readable_home(home: Path) -> Path:
+    existing = _existing(home)
+    if existing is None or not os.access(existing, os.R_OK | os.X_OK):
+        raise ConfigError(f"--home {home}: {existing or home} is not a folder that can be read; name another.")
+    return home
+
+
+def _existing(home: Path) -> Path | None:
+    """The folder itself or the nearest above it that there is; None where something else is in the way."""
+    try:
+        while not (home.exists() or home.is_symlink()) and home != home.parent:
+            home = home.parent
+        return home if home.is_dir() else None
+    except (OSError, ValueError):
+        return None
+
+
 Home = Annotated[
-    Path, typer.Option("--home", envvar="TEPO_LAB_HOME", help="Where runs, records and MLflow's database lie.")
+    Path,
+    typer.Option(
+        "--home",
+        envvar="TEPO_LAB_HOME",
+        help="Folder where runs, records and MLflow's database lie.",
+        callback=_readable_home,
+    ),
 ]
 HOME = Path("outputs")
 
@@ -58,28 +140,45 @@ HOME = Path("outputs")
 INTERRUPTED = 130
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="key=value, such as trainer.steps=5 seeds=[1] profile=nano", show_default=False),
+    typer.Argument(help="key=value, such as trainer.steps=5 'seeds=[1]' profile=nano", show_default=False),
 ]
-Name = Annotated[str, typer.Argument(help="A sweep's name, or the path of its YAML file.")]
+Name = Annotated[
+    str, typer.Argument(help="A sweep's name, or the path of its YAML file.", autocompletion=_sweeps, metavar="SWEEP")
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Sweeps (names or YAML files), and key=value overrides.", autocompletion=_sweeps),
+]
+Arm = Annotated[str, typer.Argument(help="An arm's name.", autocompletion=complete_arms)]
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(help="Sweeps (with key=value overrides) or runs; else all of the home.", show_default=False),
+    typer.Argument(
+        help="Sweeps (with key=value overrides) or runs (the beginning of a name will do); else all of the home.",
+        show_default=False,
+        autocompletion=_sweeps_and_runs,
+    ),
+]
+Format = Annotated[ListFormat, typer.Option("--format", help="text for people, json for scripts.")]
+Mlflow = Annotated[
+    str | None, typer.Option("--mlflow", help="MLflow tracking URI.", show_default="HOME/mlflow.db, a database")
 ]
 
 
 def check_home(home: Path) -> None:
-    existing = home
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
-        raise ConfigError(f"--home {home}: {existing} is not a folder that can be read and written; name another.")
+    """Raise `ConfigError` unless `home` is a folder to read and write, or can be made."""
+    existing = _existing(home)
+    if existing is None or not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"--home {home}: {existing or home} is not a folder that can be read and written; name another."
+        )
 
 
 def resolved_arm(arm: str, overrides: list[str] | None) -> RunSpec:
+    """An arm on the profile that `profile=` names, else on nano, with the other overrides."""
     from tepo_lab.registry.compose import compose_run
 
     profile, rest = _taken(overrides or [], "profile")
-    return compose_run(arm, profile or "nano", rest)
+    return compose_run(arm, "nano" if profile is None else profile, rest)
 
 
 def _taken(overrides: list[str], key: str) -> tuple[str | None, list[str]]:
@@ -92,9 +191,16 @@ def print_json(values: Any) -> None:
     typer.echo(json.dumps(values, indent=1, allow_nan=False))
 
 
+def print_note(line: str) -> None:
+    """Say on standard error what is no mistake but worth knowing."""
+    typer.echo(f"tepo-lab: note: {line}", err=True)
+
+
 def console_of(*, stderr: bool = False) -> Console:
+    """A console that prints names as they are: what is in brackets is no markup."""
     from rich.console import Console
 
-    console = Console(stderr=stderr)
+    plain: dict[str, Any] = {"stderr": stderr, "markup": False, "highlight": False, "emoji": False}
+    console = Console(**plain)
     # A pipe has no width of its own; wide enough that no name is broken for whoever reads it.
-    return console if console.is_terminal else Console(stderr=stderr, width=160)
+    return console if console.is_terminal else Console(**plain, width=160)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
 import typer
 
 from tepo_lab.cli.common import TableFormat, console_of
-from tepo_lab.tables import plain
 
 if TYPE_CHECKING:
     from tepo_lab.report.frame import Table
 
 
 def rendered(tables: list[Table], format: TableFormat) -> str:
-    from tepo_lab.report.render import render
+    from tepo_lab.report.render import render_all
 
-    if format is TableFormat.json and len(tables) > 1:
-        return json.dumps(plain(tables), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return "\n".join(render(table, format.value) for table in tables)
+    return render_all(tables, format.value)
 
 
 def print_tables(tables: list[Table], format: TableFormat) -> None:

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tepo_lab.cli.common import (
     HOME,
+    Format,
     Home,
     ListFormat,
+    Mlflow,
     Name,
+    Names,
     Overrides,
     Runs,
     TableFormat,
     app,
     check_home,
     console_of,
+    examples,
     print_json,
+    print_note,
 )
 from tepo_lab.cli.printing import print_tables, rendered
 from tepo_lab.errors import ConfigError
 from tepo_lab.tables import plain, sweep_tables
 
-if TYPE_CHECKING:
-    pass
 
-
-@app.command()
+@app.command(
+    epilog=examples(
+        "run panel-e",
+        "run panel-a 'seeds=[1]' trainer.steps=12",
+        "run my-sweep.yaml --home /data/runs",
+        "run table3 profile=qwen2.5-7b --address 10.0.0.1:6379",
+        json="the table at the end, as tepo-lab report prints it; progress goes to standard error.",
+    )
+)
 def run(
     name: Name,
     overrides: Overrides = None,
     home: Home = HOME,
-    address: Annotated[str | None, typer.Option(help="Join this Ray cluster; else one is started here.")] = None,
-    mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI; else a database in the home.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Join this Ray cluster.", show_default="a Ray of its own on this machine"
+        ),
+    ] = None,
+    mlflow: Mlflow = None,
     format: Annotated[TableFormat, typer.Option(help="How the table at the end is printed.")] = TableFormat.text,
 ) -> None:
-    """Train and evaluate the runs of a sweep that are not done yet, then print its table."""
+    """Train and evaluate the runs a sweep lacks, then print its table.
+
+    Interrupted at any moment, the same command goes on from the checkpoints; runs that are done are not run again.
+    Exit code: 0 when all runs came to their end, 1 when some failed (tepo-lab why tells), 2 for a wrong input.
+    """
     from tepo_lab.execute.session import run_sweep
     from tepo_lab.registry.expand import expand, load_sweep
 
@@ -45,6 +64,8 @@ def run(
     check_home(home)
     # Progress goes to standard error, so that the table alone is on standard output.
     console = console_of(stderr=True)
+    for note in expansion.notes:
+        print_note(note)
     with run_sweep(home, expansion, console=console, address=address, mlflow=mlflow) as session:
         from tepo_lab.report.page import build_page
 
@@ -55,24 +76,47 @@ def run(
     where = "" if home == HOME else f" --home {home}"
     console.print(
         f"Results: {home.resolve()}\nNext: {command}{where}\n      tepo-lab ui{where}",
-        highlight=False,
-        markup=False,
         soft_wrap=True,
     )
     if session.failed:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "plan panel-e",
+        "plan table1 table2 table3 table4",
+        "plan table3 profile=qwen2.5-7b --gpus 64",
+        json="an object with training_runs, base_evaluations, seconds, gpu_hours, wall_seconds (null where a run "
+        "does not fit), disk_bytes, notes, and runs: a list of id, name, arm, label, profile, seed, steps, action, "
+        "reason, seconds, gpu_hours, basis, gpu_memory (GB by part, null without GPUs).",
+    )
+)
 def plan(
-    names: Annotated[list[str], typer.Argument(help="Sweeps (names or YAML files), and key=value overrides.")],
+    names: Names,
     home: Home = HOME,
-    cpus: Annotated[float | None, typer.Option(min=0, help="Cores of the cluster; else this machine's.")] = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs of the cluster; else those of one run.")] = None,
-    format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
+    cpus: Annotated[
+        float | None,
+        typer.Option(min=0, help="Cores of the cluster that would run them.", show_default="this machine's"),
+    ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(min=0, help="GPUs of the cluster that would run them.", show_default="as many as one run takes"),
+    ] = None,
+    gpu_memory_gb: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Memory of one GPU, in GB; runs that need more are refused.", show_default="as profiles say"
+        ),
+    ] = None,
+    format: Format = ListFormat.text,
 ) -> None:
-    """Say what running sweeps now would do, run by run, and what it would cost. Starts and writes nothing."""
-    from tepo_lab.execute.listing import plan_table
+    """Say what running sweeps would do and cost; nothing is started.
+
+    Run by run: what would happen to it and why, and how long it would take. Nothing is written.
+    """
+    from tepo_lab.execute.listing import disk_bytes, plan_table
+    from tepo_lab.execute.memory import check_memory
     from tepo_lab.execute.plan import make_plan
     from tepo_lab.registry.expand import expand, load_sweep
 
@@ -80,26 +124,42 @@ def plan(
     overrides = [each for each in names if "=" in each]
     if not sweeps:
         raise ConfigError("name at least one sweep, such as tepo-lab plan panel-e.")
-    made = make_plan(home, [expand(*load_sweep(each, overrides)) for each in sweeps])
+    expansions = [expand(*load_sweep(each, overrides)) for each in sweeps]
+    made = make_plan(home, expansions)
+    check_memory((each.planned.spec for each in made.pending), gpu_memory_gb)
+    notes = list(dict.fromkeys(note for each in expansions for note in each.notes))
     if format is ListFormat.json:
-        print_json(made.as_json(cpus=cpus, gpus=gpus))
-    else:
-        console_of().print(plan_table(made, cpus=cpus, gpus=gpus))
+        print_json(made.as_json(cpus=cpus, gpus=gpus) | {"disk_bytes": disk_bytes(made)[0], "notes": notes})
+        return
+    asked = sum(len(each.runs) for each in expansions)
+    console_of().print(plan_table(made, cpus=cpus, gpus=gpus, asked=asked, gpu_memory_gb=gpu_memory_gb))
+    for note in notes:
+        print_note(note)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "status",
+        "status panel-e --watch",
+        "status table3 profile=nano",
+        json="an object with states (how many runs are in each) and runs: a list of name, state, step, steps, reward, "
+        "seconds_left, detail, updated.",
+    )
+)
 def status(
     names: Runs = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing them until all are over.")] = False,
-    format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
+    format: Format = ListFormat.text,
     home: Home = HOME,
 ) -> None:
-    """Show every run: its state, step, reward and time left."""
+    """Show every run: its state, step, reward and time left.
+
+    Of a sweep given with overrides, runs of other seeds that the home has are shown too.
+    """
     from tepo_lab.execute import status as told
     from tepo_lab.execute.chosen import chosen_folders
 
-    check_home(home)
-    folders = chosen_folders(home, names or [])
+    folders = chosen_folders(home, names or [], any_seed=True)
     if watch and format is ListFormat.json:
         raise ConfigError("--watch is for people; scripts call status --format json again.")
     console = console_of()
@@ -114,52 +174,78 @@ def status(
         typer.echo("\n".join([*map(told.status_line, found), told.summary(found)]))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "why",
+        "why panel-e",
+        "why tepo-nano-s1",
+        json="a list, one object for each cause: kind, fingerprint, error, mend, runs, log (its end).",
+    )
+)
 def why(
     names: Runs = None,
-    format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
+    format: Format = ListFormat.text,
     home: Home = HOME,
 ) -> None:
-    """Say why runs are not done: failures by cause, the end of their log, and the mend."""
+    """Say why runs are not done, by cause, with the mend."""
     from tepo_lab.execute.chosen import chosen_folders
     from tepo_lab.execute.why import causes, causes_text
 
-    check_home(home)
-    found = causes(chosen_folders(home, names or []))
+    found = causes(chosen_folders(home, names or [], any_seed=True))
     if format is ListFormat.json:
         print_json([cause.as_json() for cause in found])
     else:
         console_of().print(causes_text(found), soft_wrap=True)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "clean",
+        "clean panel-e --keep 0 --yes",
+        json="an object with removed (true or false), bytes, and leftovers: a list of path, why, bytes, run (null for "
+        "the home's own).",
+    )
+)
 def clean(
     names: Runs = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove it; else it is only shown.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, as without --yes.")] = False,
-    keep: Annotated[int | None, typer.Option(min=0, help="Checkpoints kept of runs that are over.")] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=0, help="Checkpoints kept of runs that are over.", show_default="trainer.keep_checkpoints"),
+    ] = None,
     unknown: Annotated[bool, typer.Option("--unknown", help="Also checkpoints of runs that no sweep has.")] = False,
+    format: Format = ListFormat.text,
     home: Home = HOME,
 ) -> None:
-    """Show what could be removed (leftovers, checkpoints beyond policy), and with --yes remove it. Never a record."""
+    """Show what could be removed, and with --yes remove it.
+
+    Leftovers of killed processes, and checkpoints beyond what the runs keep; never a record.
+    """
     from tepo_lab.execute.chosen import chosen_folders
-    from tepo_lab.execute.clean import leftovers, leftovers_text, remove
+    from tepo_lab.execute.clean import leftovers, leftovers_json, leftovers_text, remove
 
     if yes and dry_run:
         raise ConfigError("--yes removes and --dry-run does not: give one of them.")
-    check_home(home)
+    if yes:
+        check_home(home)
     found = leftovers(home, chosen_folders(home, names or []), keep=keep, unknown=unknown)
     if yes:
         remove(found)
-    console_of().print(leftovers_text(home, found, removed=yes))
+    if format is ListFormat.json:
+        print_json(leftovers_json(home, found, removed=yes))
+    else:
+        console_of().print(leftovers_text(home, found, removed=yes))
 
 
-@app.command()
+@app.command(epilog=examples("ui", "ui --port 5001 --home /data/runs"))
 def ui(
     home: Home = HOME,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI; else the database in the home.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine reach it on 0.0.0.0.")] = (
+        "127.0.0.1"
+    ),
+    mlflow: Mlflow = None,
 ) -> None:
     """Serve MLflow's pages over the home's runs until interrupted."""
     from tepo_lab.track.ui import serve
@@ -175,16 +261,19 @@ def ui(
     )
 
 
-@app.command()
+@app.command(no_args_is_help=True, epilog=examples("mirror --rebuild", "mirror --rebuild --mlflow http://host:5000"))
 def mirror(
     home: Home = HOME,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the mirror again from the records.")] = False,
-    mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI; else the database in the home.")] = None,
+    mlflow: Mlflow = None,
 ) -> None:
-    """Bring MLflow up to date with the records."""
+    """Make MLflow's runs again from the records."""
+    from tepo_lab.execute.progress import counted
     from tepo_lab.track.mirror import rebuild as rebuild_mirror
 
     if not rebuild:
         raise ConfigError("say what to do: tepo-lab mirror --rebuild makes MLflow's runs again from the records.")
     check_home(home)
-    typer.echo(f"MLflow shows {rebuild_mirror(home, mlflow)} runs of {home.resolve()}.")
+    if not any(home.glob("runs/*/run.json")):
+        raise ConfigError(f"--home {home}: there is no run to mirror; tepo-lab run panel-e makes some.")
+    typer.echo(f"MLflow shows {counted(rebuild_mirror(home, mlflow), 'run')} of {home.resolve()}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -18,8 +18,8 @@ from pydantic import Field
 
 from tepo_lab.errors import ConfigError, nearest
 from tepo_lab.registry.locations import find, names, read_yaml, roots
-from tepo_lab.registry.values import overlaid, plain_keys, resolved, with_value
-from tepo_lab.schema.arm import ArmInfo, Source
+from tepo_lab.registry.values import flatten, overlaid, plain_keys, resolved, with_value
+from tepo_lab.schema.arm import ArmInfo, Source, source_of
 from tepo_lab.schema.base import Strict, validate
 from tepo_lab.schema.run import RunSpec
 
@@ -27,6 +27,11 @@ from tepo_lab.schema.run import RunSpec
 SHORT_KEYS = {"trainer.lr": "trainer.learning_rate", "lr": "trainer.learning_rate"}
 
 GROUPS = ("model", "data", "prompt", "suite", "rollout", "trainer")
+
+#: The sections of a run that overrides and sweeps set values in.
+SETTABLE = frozenset(RunSpec.model_fields.keys() - {"arm", "seed"})
+
+_SET_ELSEWHERE = {"arm": "a sweep names its arms: arms=[NAME]", "seed": "a sweep names its seeds: seeds=[1, 2]"}
 
 #: Keys of an arm's file that describe it; every other key is laid over the configuration.
 DESCRIPTION = frozenset({"label", "parent", "varies", "note", "trained", "sources"})
@@ -96,8 +101,10 @@ def _composed(arm: str, profile: str, overrides: tuple[str, ...], places: tuple[
 
 def _resolved(arm: str, profile: str, overrides: tuple[str, ...], settings: Mapping[str, Any]) -> RunSpec:
     given = [*settings.items(), *(_parsed(text) for text in overrides)]
+    _check_settable(key for key, _ in given)
     groups = {key: _choice(key, value) for key, value in given if key in GROUPS and isinstance(value, str)}
-    where = f"arm {arm}, profile {profile}" + (f", overrides {' '.join(overrides)}" if overrides else "")
+    changes = [*(f"{key}={value}" for key, value in settings.items()), *overrides]
+    where = f"arm {arm}, profile {profile}" + (f", with {' '.join(changes)}" if changes else "")
     layers = _layers(arm, profile, tuple(groups.items()), tuple(roots("experiments")))
     values: Mapping[str, Any] = layers.values
     touched = set()
@@ -110,6 +117,16 @@ def _resolved(arm: str, profile: str, overrides: tuple[str, ...], settings: Mapp
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return validate(RunSpec, {"objective": {}, **values, "arm": layers.arm}, where=where)
+
+
+def _check_settable(keys: Iterable[str]) -> None:
+    for key in keys:
+        first = key.partition(".")[0]
+        if first in _SET_ELSEWHERE or key in ("profile", "profile.name"):
+            mend = _SET_ELSEWHERE.get(first, "choose a profile by its name: profile=NAME")
+            raise ConfigError(f"{key!r} cannot be set so: {mend}.")
+        if first not in SETTABLE:
+            raise ConfigError(f"unknown key {key!r}.{nearest(first, SETTABLE)}")
 
 
 @dataclass(frozen=True)
@@ -148,6 +165,10 @@ def _arm(path: Path) -> tuple[ArmFile, dict[str, Any]]:
 @cache
 def _hydra_compose(profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> dict[str, Any]:
     """A profile's values, references unresolved. Earlier places hide files of the same name in later ones."""
+    for place in places[:-1]:
+        for path in (path for group in ("profile", *GROUPS) for path in sorted((place / group).glob("*.yaml"))):
+            # Hydra's own reader would tell less of a fault, and follow aliases without end.
+            read_yaml(path)
     with _no_collection():
         return _hydra_composed(profile, groups, places)
 
@@ -163,8 +184,10 @@ def _hydra_composed(profile: str, groups: tuple[tuple[str, str], ...], places: t
     try:
         with _searched_first(places[:-1]), initialize_config_dir(str(places[-1]), version_base="1.3"):
             values = OmegaConf.to_container(compose("config", overrides=choices), resolve=False)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(f"profile {profile} cannot be composed: {' '.join(str(error).split())}") from None
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
+        # What follows is where Hydra looked, which says nothing about the file.
+        reason = " ".join(str(error).partition("Config search path")[0].split()).rstrip(".")
+        raise ConfigError(f"{find('experiments', profile, 'profile')}: cannot be composed: {reason}.") from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "seed"}
 
@@ -202,6 +225,15 @@ def _searched_first(places: Sequence[Path]) -> Iterator[None]:
         Singleton.set_state(state)
 
 
+def unsourced(arm: str) -> dict[str, list[str]]:
+    """The keys that an arm and its parents set without saying where the value comes from, by the arm that sets them."""
+    found = {
+        name: [key for key in flatten(arm_values(name)) if key and source_of(arm_file(name).sources, key) is None]
+        for name in lineage(arm)
+    }
+    return {name: keys for name, keys in found.items() if keys}
+
+
 def check_override(text: str) -> tuple[str, str]:
     """Split `key=value`. Raises `ConfigError` for anything else."""
     key, separator, value = text.partition("=")
@@ -223,8 +255,11 @@ def _parsed(text: str) -> tuple[str, Any]:
     try:
         # The grammar knows fewer keys than we do (no "C6@32"); only the value is left to it.
         override = OverridesParser.create().parse_override(f"value={value}")
-    except HydraException as error:
-        raise ConfigError(f"{text!r} cannot be read: {str(error).splitlines()[0]}.") from None
+    except (HydraException, ValueError, RecursionError):
+        raise ConfigError(
+            f"{text!r}: its value cannot be read; write a number, a word, a list [1, 2] or a mapping {{key: 1}}, and "
+            "quote any other text: \"key='some text'\"."
+        ) from None
     if override.is_sweep_override():
         raise ConfigError(f"{text!r} gives several values: put them in a sweep's axes.")
     return key, _plain(override.value(), QuotedString)

@@ -22,6 +22,16 @@ def difference(left: RunSpec, right: RunSpec) -> dict[str, tuple[Any, Any]]:
     return {key: (sides[0].get(key), sides[1].get(key)) for key in keys if sides[0].get(key) != sides[1].get(key)}
 
 
+def read_difference(left: RunSpec, right: RunSpec) -> dict[str, tuple[Any, Any]]:
+    """`difference` without keys of the objective that neither side reads."""
+    unread = [{f"objective.{key}" for key in spec.objective.unread} for spec in (left, right)]
+
+    def is_read(key: str, pair: tuple[Any, Any]) -> bool:
+        return any(value is not None and key not in side for value, side in zip(pair, unread, strict=True))
+
+    return {key: pair for key, pair in difference(left, right).items() if is_read(key, pair)}
+
+
 def check_against_parent(arm: str, profile: str) -> None:
     """Raise `ConfigError` when the arm differs from its parent outside `varies`."""
     spec = compose_run(arm, profile)

@@ -9,12 +9,20 @@ from typing import Any
 
 import yaml
 
-from tepo_lab.errors import ConfigError
+from tepo_lab.errors import ConfigError, nearest
 from tepo_lab.registry.axes import Point, point_label, points
-from tepo_lab.registry.compose import arm_file, check_override, compose_run
+from tepo_lab.registry.compose import (
+    SETTABLE,
+    SHORT_KEYS,
+    arm_file,
+    check_override,
+    compose_run,
+    file_of,
+    unsourced,
+)
 from tepo_lab.registry.difference import check_against_parent
 from tepo_lab.registry.identity import family, folder_name, run_id, science_text
-from tepo_lab.registry.locations import find, parse_yaml, read_yaml
+from tepo_lab.registry.locations import find, names, package_root, parse_yaml, read_yaml
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.sweep import Part, Sweep
@@ -47,6 +55,11 @@ class Expansion:
     runs: tuple[PlannedRun, ...]
     overrides: tuple[str, ...] = field(default=())
 
+    @property
+    def notes(self) -> list[str]:
+        """What a careful reader would ask about: values of a user's arms that say no source."""
+        return unsourced_notes(arm for arm in self.sweep.all_arms if arm_file(arm).trained)
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -71,16 +84,60 @@ def load_sweep(name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, tuple[s
     values = read_yaml(path)
     if "name" in values:
         raise ConfigError(f"{path}: a sweep is called by its file's name; remove the key 'name'.")
+    own: dict[str, str] = {}
     rest = []
     for text in overrides:
         key, value = check_override(text)
-        if key == "seed":
-            raise ConfigError(f"{text!r}: a sweep names its seeds as a list; write seeds=[{value}].")
         if key in SWEEP_KEYS:
             values = _with_own(values, key, _read(text, value))
+            own[key] = text
         else:
+            _check_known(text, key, value)
             rest.append(text)
-    return validate(Sweep, values | {"name": path.stem}, where=str(path)), tuple(rest)
+    sweep = validate(Sweep, values | {"name": path.stem}, where=str(path), arguments=own)
+    _check_names(sweep, str(path), own)
+    return sweep, tuple(rest)
+
+
+def _check_known(text: str, key: str, value: str) -> None:
+    """Raise `ConfigError` for a key that is neither a sweep's nor a run's."""
+    first = key.partition(".")[0]
+    if key == "seed":
+        raise ConfigError(f"{text!r}: a sweep names its seeds as a list; write seeds=[{value}].")
+    if first in SWEEP_KEYS and first != "profile":
+        raise ConfigError(f"{text!r}: {first} is set as a whole: {first}={{...}}, or in the sweep's file.")
+    if first in Sweep.model_fields:
+        raise ConfigError(f"{text!r}: {first} is set in the sweep's file alone.")
+    if first not in SETTABLE | {"arm", *(short.partition(".")[0] for short in SHORT_KEYS)}:
+        raise ConfigError(f"{text!r}: unknown key {first!r}.{nearest(first, SWEEP_KEYS | SETTABLE)}")
+
+
+def _check_names(sweep: Sweep, where: str, own: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a table that does not exist, or a label of an arm that the sweep does not have."""
+    for name in sweep.feeds:
+        known = [*names("reports"), *names("reports", "figures")]
+        if name not in known:
+            raise ConfigError(f"{own.get('feeds', where)}: feeds: unknown table {name!r}.{nearest(name, known)}")
+    for part in (sweep, *sweep.parts):
+        for arm in part.labels:
+            if arm not in part.arms and "arms" not in own:
+                raise ConfigError(
+                    f"{own.get('labels', where)}: labels: there is no arm {arm!r} beside it.{nearest(arm, part.arms)}"
+                )
+
+
+def unsourced_notes(arms: Iterable[str]) -> list[str]:
+    """A line for each arm of a user's that sets values without a source. Raises `ConfigError` for one of the package's:
+    every value there has a source."""
+    found = {name: keys for arm in arms for name, keys in unsourced(arm).items()}
+    notes = []
+    for name, keys in found.items():
+        line = f"{file_of(name)}: no source for {', '.join(keys)}; add it under sources:"
+        line += f" {{{keys[0]}: {{chosen: why}}}}, or paper, where and says."
+        if file_of(name).is_relative_to(package_root()):
+            raise ConfigError(line)
+        notes.append(line)
+    return notes
 
 
 def expand(sweep: Sweep, overrides: Sequence[str] = ()) -> Expansion:
@@ -90,6 +147,7 @@ def expand(sweep: Sweep, overrides: Sequence[str] = ()) -> Expansion:
     override of a key that is an axis.
     """
     found: dict[str, PlannedRun] = {}
+    unsourced_notes(sweep.all_arms)
     for profile in sweep.profiles:
         chosen = variants(sweep, profile, overrides)
         trained = [each for each in chosen if each.spec.arm.trained]
@@ -208,9 +266,11 @@ def _with_own(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]
 
 
 def _read(text: str, value: str) -> Any:
+    if not value:
+        raise ConfigError(f"{text!r}: it has no value; write {text}VALUE, such as seeds=[1] or profile=nano.")
     try:
         return parse_yaml(value)
     except yaml.YAMLError:
         raise ConfigError(
-            f"{text!r}: its value cannot be read; write lists as [1,2], and text without braces."
+            f"{text!r}: its value cannot be read; write lists as [1, 2], and quote text with signs in it."
         ) from None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tepo_lab.schema.base import Strict
 
@@ -20,6 +20,12 @@ class Source(Strict):
     where: str | None = None
     says: str | None = None
     chosen: str | None = Field(default=None, description="why, when the paper does not give the value")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Source:
+        if not self.chosen and not (self.paper and self.where and self.says):
+            raise ValueError("give paper, where and says; or chosen, with the reason")
+        return self
 
 
 def source_of(sources: Mapping[str, Source], key: str) -> Source | None:

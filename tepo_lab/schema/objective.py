@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tepo_lab.schema.base import Strict
+from tepo_lab.schema.base import NUMBER, Strict
 
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0), NUMBER]
+NonNegative = Annotated[float, Field(ge=0), NUMBER]
+Fraction = Annotated[float, Field(ge=0, le=1), NUMBER]
 
 Where = Literal[
     "all", "advantage_positive_entropy_falling", "advantage_negative_entropy_rising", "union", "top_covariance"
@@ -84,6 +84,23 @@ class Objective(Strict):
     weights: Weights | None = None
     shaping: Shaping | None = None
     gradient: Literal["autograd", "line21"] = "autograd"
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Dotted keys that no term of this objective reads: their values change nothing."""
+        keys = set()
+        if self.surrogate in ("unclipped", "log_likelihood"):
+            keys |= {"clip_low", "clip_high"}
+        if self.aggregation != "seq-mean-token-sum-norm":
+            keys.add("max_response_length")
+        if self.penalty is None or self.penalty.where in ("all", "top_covariance"):
+            keys |= {"entropy_change", "entropy_change_tolerance"}
+        if self.penalty is not None:
+            of_kind = {"kl": {"direction"}, "entropy": {"estimator", "straight_through"}}[self.penalty.kind]
+            keys |= {f"penalty.{key}" for key in of_kind}
+            if self.penalty.where != "top_covariance":
+                keys.add("penalty.top_fraction")
+        return frozenset(keys)
 
     @model_validator(mode="after")
     def _consistent(self) -> Objective:

