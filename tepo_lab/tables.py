@@ -40,7 +40,7 @@ class Resolved:
 def sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Table], str]:
     """The tables that a sweep feeds, and the command that prints them again."""
     from tepo_lab.registry.expand import load_sweep
-    from tepo_lab.registry.reports import shown_by
+    from tepo_lab.registry.reports import load_report, shown_by
 
     sweep, _ = load_sweep(name, overrides)
     # Arms of the caller's own choice fill no panel of the paper's.
@@ -49,7 +49,14 @@ def sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Tabl
     tables = build_tables(home, report_name, overrides, panels=panels, profiles=sweep.profiles)
     options = [f"--panel {panel}" for panel in panels]
     shown = [shlex.quote(each) for each in overrides if not each.startswith("seeds=")]
+    if sweep.profiles != load_report(report_name).profiles and not any(each.startswith("profile=") for each in shown):
+        shown.insert(0, shlex.quote(f"profile={_listed(sweep.profiles)}"))
     return tables, " ".join(["tepo-lab report", shlex.quote(report_name), *options, *shown])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as the value of an override."""
+    return names[0] if len(names) == 1 else f"[{','.join(names)}]"
 
 
 def build_tables(

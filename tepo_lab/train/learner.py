@@ -25,6 +25,7 @@ from tepo_lab.objectives import (
 from tepo_lab.rollout.engine import Response
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.train.experience import Group
+from tepo_lab.train.memory import keep_freed_memory
 from tepo_lab.train.model import LoadedModel
 from tepo_lab.train.optimizer import adamw, trained_weights
 from tepo_lab.train.peers import ALONE, Peers
@@ -82,6 +83,8 @@ class Learner:
         self.peers = peers
         self.model = loaded.model
         self.pad_id = loaded.pad_id
+        if self.model.device.type == "cpu":
+            keep_freed_memory()
         self.objective = spec.objective.model_dump()
         needed = needs(self.objective)
         self.entropy_gradient = "entropy_gradient" in needed

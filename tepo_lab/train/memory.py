@@ -14,7 +14,7 @@ def keep_freed_memory() -> None:
     """Let the C library keep up to 256 MiB that tensors have freed for the next ones, where it is glibc.
 
     Left to itself it gives tensors of more than 128 KiB back to the system one by one, and every step has its pages
-    mapped and cleared anew: on small models a twelfth of a step's CPU time.
+    mapped and cleared anew: on small models a twentieth of a step's CPU time.
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
