@@ -129,7 +129,7 @@ def _is_readable(folder: RunFolder) -> bool:
 def find_folder(home: Path, planned: PlannedRun) -> RunFolder:
     """The run's folder. A run made under another arm's or profile's name is found by its id."""
     named = home / "runs" / planned.folder
-    if named.is_dir():
+    if named.is_dir() or not named.parent.is_dir():
         return RunFolder(named)
     same = sorted(home.glob(f"runs/*-{planned.run_id[:8]}"))
     return RunFolder(same[0] if same else named)

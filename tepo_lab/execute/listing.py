@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tepo_lab.execute.clean import size_text
+from tepo_lab.execute.ledger import Entry
 from tepo_lab.execute.memory import memory_lines
 from tepo_lab.execute.plan import Plan
 from tepo_lab.execute.progress import counted, duration
@@ -22,6 +23,9 @@ from tepo_lab.registry.locations import names
 from tepo_lab.registry.reports import FIGURES, load_report
 from tepo_lab.schema.arm import Source, source_of
 from tepo_lab.schema.run import RunSpec
+
+#: A plan of more runs than these is shown with the seeds of an arm in one row.
+MAX_ROWS = 200
 
 _STYLES = {
     "skip": "green",
@@ -48,21 +52,38 @@ def plan_table(
     """
     has_gpus = any(each.planned.spec.resources.gpus for each in plan.entries)
     figures = ("time", *(("GPU-hours",) if has_gpus else ()))
-    table = _table("run", "seed", "steps", "what", "why", *figures, right=("seed", "steps", *figures))
-    for each in plan.entries:
-        spec = each.planned.spec
-        point = f" [{point_label(spec.arm.point)}]" if spec.arm.point else ""
+    folds = len(plan.entries) > MAX_ROWS
+    seeds = "seeds" if folds else "seed"
+    table = _table("run", seeds, "steps", "what", "why", *figures, right=(seeds, "steps", *figures))
+    for row in _alike(plan.entries) if folds else [[each] for each in plan.entries]:
+        first, spec = row[0], row[0].planned.spec
+        seed = f"{len(row):,} of them" if folds else str(spec.seed)
         table.add_row(
-            Text(f"{spec.arm.name}{point} on {spec.profile.name}"),
-            str(spec.seed) if spec.arm.trained else "",
+            Text(_run_label(first)),
+            seed if spec.arm.trained else "",
             str(spec.steps),
-            Text(each.action, style=_STYLES[each.action]),
-            Text(each.reason),
-            duration(plan.seconds_left(each)) if each.is_pending else "",
-            *((f"{plan.gpu_hours(each):.1f}",) if has_gpus else ()),
+            Text(first.action, style=_STYLES[first.action]),
+            Text(first.reason),
+            duration(sum(map(plan.seconds_left, row))) if first.is_pending else "",
+            *((f"{sum(map(plan.gpu_hours, row)):,.1f}",) if has_gpus else ()),
         )
     memory = memory_lines((each.planned.spec for each in plan.pending), gpu_memory_gb)
     return Group(table, Text("\n" + "\n".join([*_totals(plan, cpus, gpus, asked), *memory])))
+
+
+def _run_label(each: Entry) -> str:
+    spec = each.planned.spec
+    point = f" [{point_label(spec.arm.point)}]" if spec.arm.point else ""
+    return f"{spec.arm.name}{point} on {spec.profile.name}"
+
+
+def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """The runs that differ in their seed alone and are to do the same for the same reason, together."""
+    rows: dict[tuple[str, int, str, str], list[Entry]] = {}
+    for each in entries:
+        key = (_run_label(each), each.planned.spec.steps, each.action, each.reason)
+        rows.setdefault(key, []).append(each)
+    return list(rows.values())
 
 
 def _totals(plan: Plan, cpus: float | None, gpus: float | None, asked: int | None) -> list[str]:

@@ -75,8 +75,8 @@ class Memory:
 
 def estimate(spec: RunSpec) -> Memory | None:
     """What a trained run takes of each of its GPUs; None for one without GPUs, or a model of unknown sizes."""
-    sizes = sizes_of(spec.model)
-    if sizes is None or not spec.resources.gpus or not spec.arm.trained:
+    # Sizes last: they are read from a file.
+    if not spec.resources.gpus or not spec.arm.trained or (sizes := sizes_of(spec.model)) is None:
         return None
     learners = spec.resources.learners
     is_half = spec.model.dtype == "bfloat16"

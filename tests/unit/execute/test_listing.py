@@ -1,0 +1,27 @@
+"""How a plan reads in a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from test_plan import plan_of
+
+from tepo_lab.execute import listing
+
+
+def printed(plan):
+    console = Console(width=160, file=io.StringIO())
+    console.print(listing.plan_table(plan))
+    return console.file.getvalue()
+
+
+def test_a_plan_of_many_runs_shows_the_seeds_of_an_arm_in_one_row(tmp_path, monkeypatch):
+    plan = plan_of(tmp_path, "base=true", "seeds=[1,2,3]")
+    monkeypatch.setattr(listing, "MAX_ROWS", len(plan.entries))
+    every = printed(plan)
+    monkeypatch.setattr(listing, "MAX_ROWS", len(plan.entries) - 1)
+    folded = printed(plan)
+    assert every.count("tepo on nano") == 3 and "3 of them" not in every
+    assert folded.count("tepo on nano") == 1 and folded.count("3 of them") == 2
+    assert every.split("Runs:")[1] == folded.split("Runs:")[1]
