@@ -22,6 +22,8 @@ def test_a_plan_of_many_runs_shows_the_seeds_of_an_arm_in_one_row(tmp_path, monk
     every = printed(plan)
     monkeypatch.setattr(listing, "MAX_ROWS", len(plan.entries) - 1)
     folded = printed(plan)
-    assert every.count("tepo on nano") == 3 and "3 of them" not in every
-    assert folded.count("tepo on nano") == 1 and folded.count("3 of them") == 2
+    assert every.count("tepo on nano") == 3
+    assert "3 of them" not in every
+    assert folded.count("tepo on nano") == 1
+    assert folded.count("3 of them") == 2
     assert every.split("Runs:")[1] == folded.split("Runs:")[1]
