@@ -1,6 +1,6 @@
 """Memory and disk stay flat: three hundred steps of one run, and two hundred runs in one sweep.
 
-`pytest -n 0 -s -m slow tests/integration/test_flat_memory.py` prints the figures. Bounds are in bytes, never in seconds.
+`pytest -n 0 -s -m slow tests/integration/test_flat_memory.py` prints the figures. Bounds are in bytes, not in seconds.
 """
 
 from __future__ import annotations
