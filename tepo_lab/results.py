@@ -9,9 +9,8 @@
     results.audit()                              one row a finding of the auditor
     results.theory("outputs")                    one row a check of the theory
 
-Every frame says what its columns are measured in: `frame.attrs["units"]`, also in `UNITS`. A home without runs gives
-frames with the same columns and no rows. Nothing is written. Damaged records raise `RecordError`, wrong names
-`ConfigError`.
+Every frame says what its columns are measured in: `frame.attrs["units"]`, also in `UNITS`. Nothing is written. Damaged
+records raise `RecordError`; wrong names, a home that is not there and a report on a home without runs `ConfigError`.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
+from tepo_lab.report import figures_data
 from tepo_lab.report.render import CSV_COLUMNS
 from tepo_lab.report.render import lines_of as table_lines
 from tepo_lab.report.scan import FoundRun, scan
@@ -33,6 +33,7 @@ from tepo_lab.schema.record import GENERATION_COLUMNS, run_folders
 
 if TYPE_CHECKING:
     from tepo_lab.report.frame import Table
+    from tepo_lab.tables import Resolved
 
 #: What columns are measured in, by name or by the part before "/*". A column without an entry is a name or a count.
 UNITS: dict[str, str] = {
@@ -112,6 +113,8 @@ RUN_COLUMNS = (
 #: As the CSV rendering has them.
 REPORT_COLUMNS = CSV_COLUMNS
 
+FIGURE_COLUMNS = (*figures_data.COLUMNS, "unit")
+
 FINDING_COLUMNS = ("table", "model", "row", "column", "kind", "printed", "recomputed", "detail")
 CHECK_COLUMNS = ("source", "statement", "among", "cases", "holds", "share", "note")
 
@@ -176,17 +179,34 @@ def report(
     panels: Sequence[str] = (),
     equal: Literal["tokens", "seconds"] | None = None,
     pass_at: Sequence[int] = (),
+    against: Literal["published"] | None = None,
 ) -> pd.DataFrame:
     """A report in long form: one row for each of its rows and benchmarks, then `avg` and `macro`.
 
     Args: `name`, a report's or sweep's name or the path of a YAML file; `overrides` as on the command line, such as
     ["profile=nano"]; `panels`, all when left out; `equal`, the budget that rows are read at instead of a step;
-    `pass_at`, each k of pass@k, which stands as "aime24 pass@4" after its benchmark. `correct` and `graded` are counts
-    summed over the seeds; `avg` is over all generations, `macro` the plain mean of the columns; `reason` says why a
-    score is missing (NaN), `suspect` why one may not be what it seems. The same numbers as `tepo-lab report NAME
-    --format csv`; of a figure's name, the scores behind it.
+    `pass_at`, each k of pass@k, which stands as "aime24 pass@4" after its benchmark; `against`, "published" for the
+    paper's numbers beside ours. `correct` and `graded` are counts summed over the seeds; `avg` is over all generations,
+    `macro` the plain mean of the columns; `reason` says why a score is missing (NaN), `suspect` why one may not be what
+    it seems. The same numbers as `tepo-lab report NAME --format csv`.
+
+    Of a figure's name: the numbers behind it, `FIGURE_COLUMNS`, a row a value with its `unit`; see
+    `tepo_lab.report.figures_data.figure_lines`.
     """
+    from tepo_lab.registry.reports import load_report
+    from tepo_lab.schema.figure import FigureReport
+    from tepo_lab.tables import beside_published
+
+    loaded = load_report(name)
+    if against not in (None, "published"):
+        raise ConfigError(f"against={against!r}: give 'published'.")
+    if isinstance(loaded, FigureReport):
+        if equal or pass_at or against:
+            raise ConfigError(f"{name} is a figure: it takes overrides and panels.")
+        return _figure(home, name, overrides, panels)
     tables = _tables(home, name, overrides, panels, equal, pass_at)
+    if against:
+        tables = [beside_published(table, loaded) for table in tables]
     frame = _frame((line for table in tables for line in table_lines(table)), REPORT_COLUMNS)
     floats = ("percent", "ci95_low", "ci95_high", "published", "published_difference")
     frame = frame.astype(dict.fromkeys(floats, "float64") | {"published_inside": "boolean"})
@@ -214,19 +234,26 @@ def comparisons(
 
 
 def steps_to_target(
-    home: str | Path, name: str, percent: float, overrides: Sequence[str] = (), *, window: int | None = None
+    home: str | Path,
+    name: str,
+    percent: float,
+    overrides: Sequence[str] = (),
+    *,
+    metric: str = "reward/mean",
+    window: int | None = None,
 ) -> pd.DataFrame:
-    """Where each seed of a report's arms first reached a mean reward, NaN where it never did, with the tokens and
-    seconds of training until then. As `tepo-lab report NAME --target PERCENT`.
+    """Where each seed of a report's arms first reached a mean reward or a validation score, NaN where it never did,
+    with the tokens and seconds of training until then. As `tepo-lab report NAME --target PERCENT`.
 
-    Args: `percent` of the responses right, in the mean over the last `window` steps; others as `report`.
+    Args: `percent` of the responses right, in the mean over the last `window` steps; `metric`, "validation" for a
+    search's validation score; others as `report`.
     """
     from tepo_lab.report.target import make_target
     from tepo_lab.report.target_render import COLUMNS, lines_of
-    from tepo_lab.tables import resolved_reports, target_of
+    from tepo_lab.tables import target_of
 
-    resolved = resolved_reports(Path(home), name, list(overrides), panels=[])
-    table = target_of(Path(home), resolved, make_target(percent, "reward/mean", window))
+    resolved = _resolved(home, name, overrides, [])
+    table = target_of(Path(home), resolved, make_target(percent, metric, window))
     return _frame(lines_of(table), COLUMNS).astype({"step": "Int64"})
 
 
@@ -259,9 +286,13 @@ def theory(home: str | Path, seed: int = 0) -> pd.DataFrame:
 
 def _found(home: str | Path) -> Iterator[tuple[dict[str, Any], FoundRun]]:
     """The runs of a home by folder name, each with its resolved configuration."""
+    if not Path(home).is_dir():
+        raise ConfigError(f"--home {home}: there is no such folder; name the home that runs were made in.")
     records = {folder.path: folder.run() for folder in run_folders(Path(home))}
     families = {str(record.get("family")) for record in records.values()}
     for run in scan(Path(home), families, ()).values():
+        if run.damaged is not None:
+            raise RecordError(run.damaged)
         yield records[run.folder.path], run
 
 
@@ -318,9 +349,31 @@ def _tables(
     equal: Literal["tokens", "seconds"] | None = None,
     pass_at: Sequence[int] = (),
 ) -> list[Table]:
-    from tepo_lab.tables import build_tables as tables
+    from tepo_lab.tables import tables_of
 
-    return tables(Path(home), name, list(overrides), panels=list(panels), equal=equal, pass_at=pass_at)
+    return tables_of(Path(home), _resolved(home, name, overrides, panels), equal, pass_at)
+
+
+def _resolved(home: str | Path, name: str, overrides: Sequence[str], panels: Sequence[str]) -> Resolved:
+    from tepo_lab.tables import check_runs, resolved_reports
+
+    resolved = resolved_reports(Path(home), name, list(overrides), panels=list(panels))
+    check_runs(Path(home), name, resolved)
+    return resolved
+
+
+def _figure(home: str | Path, name: str, overrides: Sequence[str], panels: Sequence[str]) -> pd.DataFrame:
+    from tepo_lab.tables import figure_lines
+
+    frame = _frame(figure_lines(Path(home), _resolved(home, name, overrides, panels)), FIGURE_COLUMNS)
+    frame["unit"] = [_figure_unit(series) for series in frame["series"]]
+    floats = dict.fromkeys(("value", "ci95_low", "ci95_high"), "float64")
+    return _with_units(frame.astype(floats | {"seed": "Int64", "step": "Int64"}))
+
+
+def _figure_unit(series: str) -> str:
+    """What a figure's series is measured in: a metric's own unit, points of a difference, percent of a score."""
+    return units(series) or "percent"
 
 
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pd.DataFrame:

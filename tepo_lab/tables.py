@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from tepo_lab.report.frame import Table, WantedRow
     from tepo_lab.report.table import Wanted
     from tepo_lab.report.target import Target, TargetTable
+    from tepo_lab.schema.table import Report
 
 
 @dataclass(frozen=True)
 class Resolved:
     """A report with what it asks for, one entry a profile, and the families of the home's runs.
 
-    `note` says that the profiles are neither those asked for nor the report's own, and why.
+    `note` says that the profiles are neither those asked for nor the report's own, and why. `tried` are all profiles
+    of which the home was searched for runs.
     """
 
     reports: tuple[ResolvedReport, ...]
     held: frozenset[str]
     note: str | None = None
+    tried: tuple[str, ...] = ()
 
     @property
     def has_runs(self) -> bool:
@@ -95,17 +98,18 @@ def resolved_reports(
             resolve_report(loaded, profile, rest, panels=panels, expect_seeds=bool(profiles)) for profile in wanted
         )
 
-    note = None
+    note, tried = None, chosen
     if not chosen:
         own = own_profiles(loaded, rest)
         candidates = dict.fromkeys([loaded.profiles, own, ("nano",)])
+        tried = tuple(dict.fromkeys(profile for each in candidates for profile in each))
         chosen = next((each for each in candidates if _any_held(partial(resolved, each), held)), own)
         if chosen != loaded.profiles:
             note = (
                 f"No run of {' or '.join(loaded.profiles)} is in the home: this is of {', '.join(chosen)}; "
                 "profile=NAME asks for another profile."
             )
-    return Resolved(resolved(chosen), held, note)
+    return Resolved(resolved(chosen), held, note, tried)
 
 
 def _any_held(resolve: Callable[[], tuple[ResolvedReport, ...]], held: frozenset[str]) -> bool:
@@ -128,6 +132,32 @@ def tables_of(home: Path, resolved: Resolved, equal: Budget | None = None, pass_
     ]
 
 
+def check_runs(home: Path, name: str, resolved: Resolved) -> None:
+    """Raises `ConfigError` when the home of a report is not there or has no run at all."""
+    from tepo_lab.registry.locations import names
+    from tepo_lab.schema.record import run_folders
+
+    if run_folders(home):
+        return
+    own = next(iter(resolved.reports[0].report.panels.values())).sweep
+    sweep = name if name in names("sweeps") else own
+    why = "it holds no run at all" if home.is_dir() else "there is no such folder"
+    raise ConfigError(
+        f"--home {home} has no run of {name}: {why}. tepo-lab run {sweep} makes some; another home is named with "
+        "--home or TEPO_LAB_HOME."
+    )
+
+
+def beside_published(table: Table, loaded: Report) -> Table:
+    """The table with the paper's numbers. Raises `ConfigError` for a report that is none of the paper's tables."""
+    from tepo_lab.registry.locations import package_root
+    from tepo_lab.report.published import against_published, load_published
+
+    if loaded.published is None:
+        raise ConfigError(f"{loaded.name} is not one of the paper's tables: it has no published numbers.")
+    return against_published(table, load_published(package_root() / "reports" / "published", loaded.published))
+
+
 def target_of(home: Path, resolved: Resolved, target: Target) -> TargetTable:
     """Steps to reach a target, for the arms of a resolved report."""
     from tepo_lab.report.target import steps_to_target
@@ -139,15 +169,16 @@ def target_of(home: Path, resolved: Resolved, target: Target) -> TargetTable:
 
 def wanted(home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False) -> Wanted:
     """What a profile gives to a table. Args: `budget`: rows are read at one, whatever steps their panels name."""
+    from tepo_lab.execute.ledger import damaged_seeds
     from tepo_lab.report.frame import WantedRow
     from tepo_lab.report.table import Wanted
 
-    base = resolved.base.spec.arm
+    base, damaged = resolved.base.spec.arm, damaged_seeds(home, resolved.base)
     return Wanted(
         profile=resolved.profile,
         suite=resolved.base.spec.suite,
         rows=tuple(wanted_rows(home, resolved, held, budget=budget)),
-        base=WantedRow(None, base.name, base.label, resolved.base.family),
+        base=WantedRow(None, base.name, base.label, resolved.base.family, damaged=damaged),
         steps=resolved.steps,
     )
 
@@ -156,6 +187,7 @@ def wanted_rows(
     home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False
 ) -> Iterator[WantedRow]:
     """A resolved report's rows, with what a search in this home has chosen said in their labels."""
+    from tepo_lab.execute.ledger import damaged_seeds
     from tepo_lab.execute.selection import selection_notes
     from tepo_lab.registry.compose import lineage
     from tepo_lab.registry.reports import once
@@ -173,10 +205,29 @@ def wanted_rows(
             label=row.label + notes.get(row.run.family, ""),
             family=row.run.family,
             seeds=row.seeds,
-            steps=row.steps if row.exact and not budget else None,
+            steps=row.steps if (row.exact or resolved.told) and not budget else None,
             published=row.published,
             ancestors=tuple(reversed(lineage(arm)[:-1])),
+            damaged=damaged_seeds(home, row.run),
         )
+
+
+def figure_lines(home: Path, resolved: Resolved) -> Iterator[dict[str, Any]]:
+    """The numbers behind a resolved figure, each profile's in turn; see `tepo_lab.report.figures_data`."""
+    from tepo_lab.report import figures_data
+    from tepo_lab.schema.figure import FigureReport
+
+    for each in resolved.reports:
+        assert isinstance(each.report, FigureReport)
+        rows = list(wanted_rows(home, each, resolved.held))
+        table = partial(only_table, home, Resolved((each,), resolved.held))
+        yield from figures_data.figure_lines(each.report, rows, table, profile=each.profile, home=home)
+
+
+def only_table(home: Path, resolved: Resolved) -> Table:
+    """The table of a resolved report of one profile."""
+    (table,) = tables_of(home, resolved)
+    return table
 
 
 def plain(tables: list[Table]) -> Any:

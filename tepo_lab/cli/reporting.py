@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -26,13 +29,28 @@ from tepo_lab.cli.common import (
 )
 from tepo_lab.cli.printing import print_tables
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.tables import Resolved, plain, resolved_reports, tables_of, target_of, wanted_rows
+from tepo_lab.tables import (
+    Resolved,
+    beside_published,
+    check_runs,
+    only_table,
+    plain,
+    resolved_reports,
+    tables_of,
+    target_of,
+    wanted_rows,
+)
 
 if TYPE_CHECKING:
     from tepo_lab.report.frame import Table
     from tepo_lab.report.target import Target, TargetTable
-    from tepo_lab.schema.table import Report
 
+
+#: Endings of a page's file.
+PAGE_SUFFIXES = (".html", ".htm")
+
+#: What a disk says that is full or broken: no file of another name would do better.
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 ReportName = Annotated[
     str,
@@ -115,6 +133,8 @@ def report(
         return
     if out is not None and not page:
         raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
+    if page:
+        _check_page(format, out)
     samples = _numbers(pass_at)
     resolved = _resolved(home, name, overrides or [], panel or [])
     if target is not None:
@@ -122,7 +142,7 @@ def report(
         return
     tables = tables_of(home, resolved, BUDGETS[equal.value], samples)
     if against is not None:
-        tables = [_beside_published(table, loaded) for table in tables]
+        tables = [beside_published(table, loaded) for table in tables]
     if page:
         _write_page(home, tables, out)
     else:
@@ -139,6 +159,39 @@ def _check_options(target: float | None, of_target: Mapping[str, object], of_tab
             raise ConfigError(f"{option} and --target: give one.")
 
 
+def _check_page(format: TableFormat, out: Path | None) -> None:
+    """Raises `ConfigError` for a page that is to be anything but an HTML file that can be written."""
+    if format is not TableFormat.text:
+        raise ConfigError("--page and --format: give one; a page is HTML.")
+    if out is not None:
+        if out.suffix.lower() not in PAGE_SUFFIXES:
+            raise ConfigError(f"--out {out}: a page is written as {PAGE_SUFFIXES[0]}; give the file that ending.")
+        _check_out(out)
+
+
+def _check_out(path: Path) -> None:
+    """Raises `ConfigError` unless a file may be written there, before anything is worked out for it."""
+    folder = path.parent
+    if os.path.isdir(path):
+        raise ConfigError(f"--out {path}: this is a folder; name a file in it.")
+    if not os.path.isdir(folder):
+        raise ConfigError(f"--out {path}: there is no folder {folder}; make it, or name another.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out {path}: {folder} cannot be written; name another folder.")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raises `ConfigError` where the place of a file is at fault; errors of a full or broken disk, or of other files,
+    stay what they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OF_THE_DISK or Path(str(error.filename)) not in (path, *path.parents):
+            raise
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out.") from None
+
+
 def _numbers(text: str | None) -> tuple[int, ...]:
     """The k of --pass-at."""
     parts = [] if text is None else [part.strip() for part in text.split(",")]
@@ -152,18 +205,10 @@ def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *,
 
     Raises `ConfigError` when the home is not there or has no run at all.
     """
-    from tepo_lab.registry.locations import names
     from tepo_lab.schema.record import run_folders
 
     resolved = resolved_reports(home, name, overrides, panels=panels)
-    own = next(iter(resolved.reports[0].report.panels.values())).sweep
-    sweep = name if name in names("sweeps") else own
-    if not run_folders(home):
-        why = "it holds no run at all" if home.is_dir() else "there is no such folder"
-        raise ConfigError(
-            f"--home {home} has no run of {name}: {why}. tepo-lab run {sweep} makes some; another home is named with "
-            "--home or TEPO_LAB_HOME."
-        )
+    check_runs(home, name, resolved)
     if say and not resolved.has_runs:
         profiles = ", ".join(each.profile for each in resolved.reports)
         typer.echo(
@@ -189,15 +234,6 @@ def _target(percent: float, metric: str | None, window: int | None) -> Target:
     return targets.make_target(percent, metric or targets.METRICS[0], window)
 
 
-def _beside_published(table: Table, loaded: Report) -> Table:
-    from tepo_lab.registry.locations import package_root
-    from tepo_lab.report.published import against_published, load_published
-
-    if loaded.published is None:
-        raise ConfigError(f"{loaded.name} is not one of the paper's tables: it has no published numbers.")
-    return against_published(table, load_published(package_root() / "reports" / "published", loaded.published))
-
-
 @app.command(epilog=examples("bundle table3", "bundle table3 --panel e --out panel-e.tar.gz"))
 def bundle(
     name: ReportName,
@@ -215,7 +251,8 @@ def bundle(
     families |= {each.base.family for each in resolved.reports}
     arguments = [*(overrides or []), *(text for each in panel or [] for text in ("--panel", each))]
     tables = plain(tables_of(home, resolved))
-    packed = write_bundle(path, home, families=families, tables=tables, report=name, arguments=arguments)
+    with _writing(path):
+        packed = write_bundle(path, home, families=families, tables=tables, report=name, arguments=arguments)
     typer.echo(f"Bundle: {path.resolve()} ({len(packed)} runs)")
 
 
@@ -278,12 +315,14 @@ def theory(
 
     if out is not None:
         check_suffix(out)
+        _check_out(out)
     check_home(home)
     found = check_theory(home, seed)
     figure = draw(found).figure
     paths = [out] if out is not None else [home / "figures" / f"theory{suffix}" for suffix in SUFFIXES]
     for path in paths:
-        save(figure, path)
+        with _writing(path):
+            save(figure, path)
     if format is ListFormat.json:
         print_json(found.to_dict() | {"figures": [str(path.resolve()) for path in paths]})
     else:
@@ -300,16 +339,23 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
 
     if out is not None:
         check_suffix(out)
+        _check_out(out)
     resolved = _resolved(home, name, overrides, panels, say=False)
     if out is None:
         check_home(home)
-    if resolved.note and resolved.has_runs:
+    if not resolved.has_runs:
+        arms = ", ".join(dict.fromkeys(row.run.spec.arm.name for each in resolved.reports for row in each.rows))
+        raise RecordError(
+            f"{name}: {home} has no run of its arms ({arms}) on profile {' or '.join(resolved.tried)}: run a sweep "
+            "with them first, or name another home; give the same overrides here as there."
+        )
+    if resolved.note:
         typer.echo(resolved.note, err=True)
     undrawn = []
     for each in resolved.reports:
         assert isinstance(each.report, FigureReport)
         rows = list(wanted_rows(home, each, resolved.held))
-        table = partial(_only_table, home, Resolved((each,), resolved.held))
+        table = partial(only_table, home, Resolved((each,), resolved.held))
         try:
             drawn = draw(each.report, rows, table, profile=each.profile, home=home)
         except RecordError as reason:
@@ -320,17 +366,13 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
         own = out if out is None or len(resolved.reports) == 1 else out.with_stem(f"{out.stem}-{each.profile}")
         plain = home / "figures" / f"{drawn.name}-{each.profile}"
         for path in [own] if own else [plain.with_name(plain.name + suffix) for suffix in SUFFIXES]:
-            save(drawn.figure, path)
+            with _writing(path):
+                save(drawn.figure, path)
             typer.echo(f"Figure: {path.resolve()}")
     if len(undrawn) == len(resolved.reports):
         raise undrawn[0]
     for error in undrawn:
         typer.echo(f"Missing: {error}", err=True)
-
-
-def _only_table(home: Path, resolved: Resolved) -> Table:
-    (table,) = tables_of(home, resolved)
-    return table
 
 
 def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
@@ -340,5 +382,7 @@ def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
     if out is None:
         check_home(home)
     path = out or home / "pages" / f"{tables[0].name}.html"
-    write_whole(path, build_page(tables, home).encode())
+    content = build_page(tables, home).encode()
+    with _writing(path):
+        write_whole(path, content)
     typer.echo(f"Page: {path.resolve()}")

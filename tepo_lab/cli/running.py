@@ -115,6 +115,7 @@ def plan(
 
     Run by run: what would happen to it and why, and how long it would take. Nothing is written.
     """
+    from tepo_lab.execute.cluster import check_learners
     from tepo_lab.execute.listing import disk_bytes, plan_table
     from tepo_lab.execute.memory import check_memory
     from tepo_lab.execute.plan import make_plan
@@ -126,6 +127,8 @@ def plan(
         raise ConfigError("name at least one sweep, such as tepo-lab plan panel-e.")
     expansions = [expand(*load_sweep(each, overrides)) for each in sweeps]
     made = make_plan(home, expansions)
+    for each in made.pending:
+        check_learners(each)
     check_memory((each.planned.spec for each in made.pending), gpu_memory_gb)
     notes = list(dict.fromkeys(note for each in expansions for note in each.notes))
     if format is ListFormat.json:

@@ -13,7 +13,7 @@ from typing import Any
 from tepo_lab.errors import RecordError, nearest
 from tepo_lab.evaluate.suite import counts
 from tepo_lab.schema.base import validate
-from tepo_lab.schema.record import RunFolder, run_folders, write_whole
+from tepo_lab.schema.record import RunFolder, run_folders, tell_passed_over, write_whole
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
 
@@ -32,12 +32,24 @@ class Regraded:
 
 def named_folders(home: Path, names: Sequence[str]) -> list[RunFolder]:
     """The runs of a home whose folders' names begin with one of `names`; all for none. Raises `RecordError` for a name
-    that no run has."""
+    that no run has. Damaged ones that are not named are passed over, as standard error says."""
     folders = run_folders(home)
     for name in names:
         if not any(folder.name.startswith(name) for folder in folders):
             raise RecordError(f"{home} has no run {name!r}.{nearest(name, [folder.name for folder in folders])}")
-    return [folder for folder in folders if not names or folder.name.startswith(tuple(names))]
+    if names:
+        return [folder for folder in folders if folder.name.startswith(tuple(names))]
+    return [folder for folder in folders if _is_readable(folder)]
+
+
+def _is_readable(folder: RunFolder) -> bool:
+    try:
+        folder.run()
+        folder.events()
+    except RecordError as error:
+        tell_passed_over(folder, error)
+        return False
+    return True
 
 
 def regrade(folder: RunFolder) -> Regraded:

@@ -15,7 +15,7 @@ from typing import Any
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.execute.provenance import patch_file
 from tepo_lab.registry.locations import Kind, roots
-from tepo_lab.schema.record import RunFolder, run_folders, write_whole
+from tepo_lab.schema.record import RunFolder, readable_runs, write_whole
 
 #: Registry files a report can refer to; Hydra's and the lab's own.
 _REGISTRY_SUFFIXES = (".yaml", ".csv")
@@ -32,6 +32,7 @@ def write_bundle(
     It holds run.json, events, metrics and generations of every run of these families, the patches their provenance
     names, the registry as it is now, the tables as JSON, the SHA-256 of every file, and how to render the tables again.
     The same records give the same bytes.
+    A run with a damaged run.json is left out.
     Raises `ConfigError` for an unusable `out`, `RecordError` when the home has no such run.
     """
     if not out.name.endswith((".tar.gz", ".tgz")):
@@ -39,7 +40,7 @@ def write_bundle(
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: its folder must exist, and it must be no folder itself.")
     wanted = set(families)
-    runs = [folder for folder in run_folders(home) if folder.run().get("family") in wanted]
+    runs = [folder for folder, values in readable_runs(home) if values.get("family") in wanted]
     if not runs:
         raise RecordError(f"{home} has no run of {report}: run it first, or name another home with --home.")
     files: dict[str, bytes] = {}

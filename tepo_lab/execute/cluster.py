@@ -84,7 +84,12 @@ def check_supported(each: Entry) -> None:
             "(in a checkout: pip install -e '.[vllm]'), or "
             "set rollout.engine=transformers to sample with the trainer's own model (slower)."
         )
-    asked = spec.resources
+    check_learners(each)
+
+
+def check_learners(each: Entry) -> None:
+    """Raise `ResourceError` for a run whose learners and engines cannot be placed so on any cluster."""
+    asked = each.planned.spec.resources
     if asked.learners > 1 and asked.gpus not in (0, asked.learners):
         raise ResourceError(
             f"run {each.folder.name}: {asked.learners} learners work on one GPU each, and resources.gpus is "

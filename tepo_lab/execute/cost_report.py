@@ -47,9 +47,10 @@ class Cost:
     """What a session took.
 
     wall and trial seconds (training steps and evaluations, all runs together), tokens sampled in training, seconds
-    from the command to the first training step, the share of the cores that was busy in trials from the first trial's
-    beginning to the last one's end, and the share of all CPU seconds that went into other things than steps and
-    evaluations: scheduling, starting processes, loading models, the mirror. None where nothing tells.
+    from the command to the first training step, the share of the cores that steps and evaluations kept busy (their CPU
+    seconds) from the first trial's beginning to the last one's end, and the share of all CPU seconds that went into
+    other things than steps and evaluations: scheduling, starting processes, loading models, the mirror. None where
+    nothing tells.
     """
 
     runs: int
@@ -84,7 +85,7 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
     Args: `cores` that the cluster has, None where no trial was started; `cpu_seconds` of the session's processes, None
     where they are not all this machine's.
     """
-    occupied = cpu = tokens = busy = 0.0
+    occupied = cpu = tokens = 0.0
     firsts: list[float] = []
     begins: list[float] = []
     ends: list[float] = []
@@ -92,9 +93,9 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
         steps = [step for step in each.folder.metrics() if step["time"] >= began]
         events = [event for event in each.folder.events() if event["time"] >= began]
         sampled = [event for event in events if event["event"] in _SAMPLING]
-        seconds = sum(step["seconds/step"] for step in steps) + sum(event["seconds"] for event in sampled)
-        occupied += seconds
-        busy += seconds * each.planned.spec.resources.cpus
+        occupied += sum(step["seconds/step"] for step in steps)
+        # What was graded again without sampling was recorded as evaluated too, and took no time of the run's.
+        occupied += sum(event.get("seconds") or 0.0 for event in sampled)
         cpu += sum(step.get("seconds/cpu") or 0.0 for step in steps)
         cpu += sum(event.get("cpu_seconds") or 0.0 for event in sampled)
         tokens += sum(step["rollout/tokens"] for step in steps)
@@ -108,7 +109,7 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
         trial_seconds=occupied,
         tokens=tokens,
         first_step_seconds=min(firsts) - began if firsts else None,
-        busy_share=min(1.0, busy / (span * cores)) if cores and span else None,
+        busy_share=min(1.0, cpu / (span * cores)) if cores and span and cpu else None,
         overhead_share=max(0.0, 1 - cpu / cpu_seconds) if cpu_seconds and cpu else None,
     )
 

@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.ledger import Entry
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.record import RunFolder, tell_passed_over
 from tepo_lab.schema.run import RunSpec
 
 #: Finished runs read for one estimate; more would not make it better.
@@ -68,10 +69,14 @@ def _measured(folders: Iterable[Path], gpus: float) -> Cost | None:
     evaluations: list[float] = []
     runs = 0
     for folder in map(RunFolder, folders):
-        events = folder.events()
-        if not events or events[-1]["event"] != "complete" or folder.run()["spec"]["resources"]["gpus"] != gpus:
+        try:
+            events, metrics = folder.events(), folder.metrics()
+            if not events or events[-1]["event"] != "complete" or folder.run()["spec"]["resources"]["gpus"] != gpus:
+                continue
+        except RecordError as error:
+            tell_passed_over(folder, error)
             continue
-        steps += [each["seconds/step"] for each in folder.metrics() if each.get("seconds/step") is not None]
+        steps += [each["seconds/step"] for each in metrics if each.get("seconds/step") is not None]
         evaluations += [each["seconds"] for each in events if each["event"] == "evaluated" and "seconds" in each]
         runs += 1
         if runs == RUNS_READ:

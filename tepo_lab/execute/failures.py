@@ -23,12 +23,22 @@ LONGEST_RETRY_SECONDS = 120.0
 #: Faults of the machine that show as an operating-system error.
 _MACHINE_ERRNO = {errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EDQUOT, errno.ESTALE, errno.EMFILE, errno.ENFILE}
 
+#: The same in errors that carry no number: safetensors' own, and the RuntimeError of torch, which tells of a file that
+#: could not be written by how much of it was. Memory of the CPU runs out in a RuntimeError too.
+_MACHINE_WORDS = re.compile(
+    r"no space left on device|disk quota exceeded|\(os error (28|122|5)\)|PytorchStreamWriter failed writing|"
+    r"unexpected pos \d+ vs \d+|DefaultCPUAllocator: .*can't allocate memory",
+    re.IGNORECASE,
+)
+
 
 def is_machine_failure(error: BaseException) -> bool:
     """Whether trying again may help: memory, disk or accelerator, not the configuration or the code."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"OutOfMemoryError", "AcceleratorError"} or isinstance(error, MemoryError):
         return True
+    if isinstance(error, RuntimeError) or "SafetensorError" in names:
+        return _MACHINE_WORDS.search(str(error)) is not None
     return isinstance(error, OSError) and error.errno in _MACHINE_ERRNO
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
@@ -23,7 +24,7 @@ STALE_SECONDS = 60.0
 
 def is_held(folder: RunFolder) -> bool:
     """Whether a living process holds the run."""
-    lease = _read(folder)
+    lease = _read(folder.lease_file)
     return lease is not None and _is_alive(lease)
 
 
@@ -49,7 +50,7 @@ class Lease:
     def __enter__(self) -> Lease:
         self.folder.path.mkdir(parents=True, exist_ok=True)
         while not self._claim():
-            held = _read(self.folder)
+            held = _read(self.folder.lease_file)
             if held is None:
                 continue
             if _is_alive(held):
@@ -68,7 +69,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise `LeaseHeldError` when another process has taken the run over: this one must not write to it again."""
-        found = _read(self.folder)
+        found = _read(self.folder.lease_file)
         if found is not None and found.get("token") != self._owner["token"]:
             raise LeaseHeldError(f"run {self.folder.name} was taken over by process {found.get('pid')}.")
 
@@ -86,14 +87,29 @@ class Lease:
         return True
 
     def _remove_if(self, owner: dict[str, Any]) -> None:
-        """Remove the lease if it is still `owner`'s; another may have taken a dead one over first."""
-        found = _read(self.folder)
-        if found is not None and found.get("token") == owner.get("token"):
-            self.folder.lease_file.unlink(missing_ok=True)
+        """Remove the lease if it is still `owner`'s; another may have taken a dead one over first.
+
+        It is moved out of the way before it is looked at a last time: of several that find the same dead lease one
+        moves it, and another that has moved the new one instead puts that back.
+        """
+        found = _read(self.folder.lease_file)
+        if found is None or found.get("token") != owner.get("token"):
+            return
+        aside = self.folder.path / f".lease.{self._owner['token']}.aside"
+        try:
+            self.folder.lease_file.rename(aside)
+        except FileNotFoundError:
+            return
+        moved = _read(aside)
+        if moved is not None and moved.get("token") != owner.get("token"):
+            # Where its owner has renewed it meanwhile, there is nothing to put back.
+            with suppress(FileExistsError):
+                os.link(aside, self.folder.lease_file)
+        aside.unlink()
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            found = _read(self.folder)
+            found = _read(self.folder.lease_file)
             if found is not None and found.get("token") != self._owner["token"]:
                 return
             # A full disk takes no heartbeat; the next may find room again.
@@ -101,9 +117,9 @@ class Lease:
                 write_json(self.folder.lease_file, self._owner | {"time": time.time()})
 
 
-def _read(folder: RunFolder) -> dict[str, Any] | None:
+def _read(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(folder.lease_file.read_text())
+        values = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except ValueError:
@@ -114,8 +130,10 @@ def _read(folder: RunFolder) -> dict[str, Any] | None:
 
 def _is_alive(lease: dict[str, Any]) -> bool:
     if (lease.get("host"), lease.get("pids")) == (socket.gethostname(), _pid_namespace()):
-        return _birth(int(lease.get("pid", -1))) == lease.get("born")
-    return time.time() - float(lease.get("time", 0)) <= STALE_SECONDS
+        pid = lease.get("pid")
+        return isinstance(pid, int) and _birth(pid) == lease.get("born")
+    renewed = lease.get("time")
+    return isinstance(renewed, (int, float)) and time.time() - renewed <= STALE_SECONDS
 
 
 def _pid_namespace() -> str | None:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
 from tepo_lab.registry.expand import PlannedRun
-from tepo_lab.schema.record import RunFolder, run_folders
+from tepo_lab.registry.identity import folder_name
+from tepo_lab.schema.record import RunFolder, readable_runs
 from tepo_lab.schema.run import RunSpec
 
 State = Literal[
@@ -55,17 +56,22 @@ class Entry:
 def entry(home: Path, planned: PlannedRun) -> Entry:
     """The state of one planned run in `home`."""
     folder = find_folder(home, planned)
-    if not folder.run_file.exists():
-        return Entry(planned, folder, "pending", 0, "not run yet")
-    if not _is_readable(folder):
-        return Entry(planned, folder, "interrupted", 0, "its run.json is damaged and will be written anew")
     try:
         events = folder.events()
     except RecordError as error:
         return Entry(planned, folder, "damaged", 0, str(error))
+    if not events and not folder.run_file.exists():
+        return Entry(planned, folder, "pending", 0, "not run yet")
     steps = max((int(event.get("step", 0)) for event in events), default=0)
     if is_held(folder):
         return Entry(planned, folder, "running", steps, f"running, at step {steps}")
+    readable = _is_readable(folder)
+    if planned.spec.steps < steps and not (readable and is_over(folder, planned.spec)):
+        # Going back would cost what was made since, its evaluations among it.
+        return Entry(planned, folder, "past", steps, _why_past(folder, planned.spec.steps, steps))
+    if not readable:
+        lost = "damaged" if folder.run_file.exists() else "gone"
+        return Entry(planned, folder, "interrupted", 0, f"its run.json is {lost} and will be written anew")
     if over_without_evaluation(folder, planned.spec):
         why = f"its evaluation at step {steps} is damaged or gone, and so are its checkpoints; remove the folder to "
         return Entry(planned, folder, "damaged", steps, f"{why}run it again, or put the file back")
@@ -81,10 +87,6 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         return Entry(planned, folder, "failed", steps, f"failed ({last['kind']}): {last['error']}")
     if is_over(folder, planned.spec):
         return Entry(planned, folder, "complete", steps, f"complete at step {steps}")
-    if planned.spec.steps < steps:
-        # Going back would cost what was made since, its evaluations among it.
-        asked = planned.spec.steps
-        return Entry(planned, folder, "past", steps, f"at step {steps}, past {asked} without an evaluation there")
     lacking = sorted(set(planned.spec.evaluation_steps) - set(folder.evaluated_steps()))
     if last["event"] == "complete" and lacking and lacking[0] < steps and not folder.checkpoint(lacking[0]).exists():
         why = f"at step {steps}, past {lacking[0]} without an evaluation there; remove the folder to run it again"
@@ -119,6 +121,12 @@ def over_without_evaluation(folder: RunFolder, spec: RunSpec) -> bool:
     return not any(folder.checkpoints.glob("step-*"))
 
 
+def _why_past(folder: RunFolder, asked: int, steps: int) -> str:
+    if asked not in folder.evaluated_steps():
+        return f"at step {steps}, past {asked} without an evaluation there"
+    return f"at step {steps}, past {asked}, and not whole; ask for trainer.steps={steps} to go on with it"
+
+
 def _is_readable(folder: RunFolder) -> bool:
     try:
         return bool(folder.run())
@@ -136,5 +144,18 @@ def find_folder(home: Path, planned: PlannedRun) -> RunFolder:
 
 
 def families(home: Path) -> set[str]:
-    """The families (identities without their seed) of the home's runs."""
-    return {str(folder.run().get("family")) for folder in run_folders(home)}
+    """The families (identities without their seed) of the home's runs. Standard error names a damaged run.json."""
+    return {str(values.get("family")) for _, values in readable_runs(home, tell=True)}
+
+
+def damaged_seeds(home: Path, planned: PlannedRun) -> tuple[int, ...]:
+    """The seeds of the runs that differ from `planned` in nothing else and whose run.json cannot be read."""
+    spec, seeds = planned.spec, []
+    for path in home.glob(f"runs/{spec.arm.name}-{spec.profile.name}-s*/run.json"):
+        seed = path.parent.name.rsplit("-", 2)[1].removeprefix("s")
+        if _is_readable(RunFolder(path.parent)) or not seed.isdecimal():
+            continue
+        # Of a run.json that is lost the folder's name alone tells which run it was.
+        if path.parent.name == folder_name(spec.model_copy(update={"seed": int(seed)})):
+            seeds.append(int(seed))
+    return tuple(sorted(seeds))

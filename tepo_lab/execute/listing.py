@@ -102,15 +102,32 @@ def _totals(plan: Plan, cpus: float | None, gpus: float | None, asked: int | Non
         lines.append(f"Shared: the sweeps ask for {asked:,} runs; {shared:,} of them stand in several, and run once.")
     if not plan.pending:
         return [*lines, "Nothing is left to run."]
-    took = "never: some runs ask for more than the cluster has" if wall is None else f"about {duration(wall)}"
     said = " or ".join(basis[each] for each in sorted(bases, reverse=True))
-    lines.append(f"Time: {took} on {_cluster(plan, cpus, gpus)}, {said}.")
+    lines.append(
+        f"Time: none, since {_shortage(plan, cpus, gpus)}."
+        if wall is None
+        else f"Time: about {duration(wall)} on {_cluster(plan, cpus, gpus)}, {said}."
+    )
     lines.append(f"Cost: {cpu_hours:.1f} CPU-hours" + (f", {gpu_hours:,.1f} GPU-hours." if gpu_hours else "."))
     disk, unknown = disk_bytes(plan)
     if disk:
         besides = f", besides {counted(unknown, 'run')} of models of unknown size" if unknown else ""
         lines.append(f"Disk: about {size_text(disk)} of checkpoints{besides}; records are small beside them.")
     return lines
+
+
+def _shortage(plan: Plan, cpus: float | None, gpus: float | None) -> str:
+    """What the cluster given has too little of for the largest run."""
+    asked = [each.planned.spec.resources for each in plan.pending]
+    given = (
+        ("--cpus", cpus, max(each.cpus for each in asked), "core"),
+        ("--gpus", gpus, max(each.gpus for each in asked), "GPU"),
+    )
+    return " and ".join(
+        f"one run takes {most:g} {unit}{'s' * (most != 1)} and {option} gives {has:g}"
+        for option, has, most, unit in given
+        if has is not None and most > has
+    )
 
 
 def _cluster(plan: Plan, cpus: float | None, gpus: float | None) -> str:

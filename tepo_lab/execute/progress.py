@@ -168,9 +168,10 @@ def refresh(standing: Standing, *, since: float = 0.0) -> None:
     if not events:
         return
     last = events[-1]
-    evaluated = [event for event in events if event["event"] == "evaluated"]
-    if evaluated:
-        standing.evaluation_seconds = float(evaluated[-1]["seconds"])
+    # Grades made again are recorded as evaluated too, and took no time of the run's.
+    evaluations = [event["seconds"] for event in events if event["event"] == "evaluated" and event.get("seconds")]
+    if evaluations:
+        standing.evaluation_seconds = float(evaluations[-1])
     standing.state, standing.detail = _state(last, standing)
 
 

@@ -42,13 +42,15 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class ResolvedReport:
-    """A report's rows for one profile. `steps` is where those whose panel names no steps are read."""
+    """A report's rows for one profile. `steps` is where those whose panel names no steps are read: nowhere else when
+    `told`, for an override says so."""
 
     report: Report
     profile: str
     rows: tuple[ReportRow, ...]
     base: PlannedRun
     steps: int
+    told: bool = False
 
 
 def load_report(name: str) -> Report:
@@ -138,13 +140,14 @@ def resolve_report(
         shown = {row.run.family for row in rows}
         above = _rows(None, report.head, profile, given, expect)
         rows = [*(replace(row, extra=True) for row in above if row.run.family not in shown), *rows]
-    if any(text.startswith(_STEPS) for text in given):
+    told = any(text.startswith(_STEPS) for text in given)
+    if told:
         rows = once(rows, lambda row: row.exact)
     sweep, rest = load_sweep(chosen[0][1].sweep, given)
     base = planned(base_run(sweep, profile, rest))
     # The table has one number of steps besides those that panels name: the furthest that any of its rows goes to.
     steps = max((row.steps for row in rows if not row.exact), default=0)
-    return ResolvedReport(report, profile, tuple(rows), base, steps)
+    return ResolvedReport(report, profile, tuple(rows), base, steps, told)
 
 
 def once(rows: Iterable[ReportRow], which: Callable[[ReportRow], bool]) -> list[ReportRow]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.report.frame import Column, Score
+from tepo_lab.report.frame import Cell, Column, Score
 from tepo_lab.report.rows import RowResult
 from tepo_lab.stats.at_k import pass_at_k_by_problem
 from tepo_lab.stats.bootstrap import Array, estimate
@@ -23,35 +23,46 @@ def check_pass_at(pass_at: Sequence[int], columns: Sequence[Column]) -> None:
 
 
 def at_k(
-    rows: Sequence[RowResult], columns: Sequence[Column], pass_at: Sequence[int], draws: int, seed: int
+    rows: Sequence[RowResult],
+    cells: Sequence[Mapping[str, Cell]],
+    columns: Sequence[Column],
+    pass_at: Sequence[int],
+    draws: int,
+    seed: int,
 ) -> list[dict[str, dict[str, Score]]]:
     """For each row: benchmark -> "avg@n" and "pass@k" -> percent with its interval, where it has the samples.
 
-    pass@k is estimated without bias for each problem and seed; its interval is over seeds and problems as a score's is.
+    Args: `cells`, each row's scores: avg@n is such a score, and has its interval. pass@k is estimated without bias for
+    each problem and seed; its interval is over the same draws of seeds and problems as a score's.
     """
-    found: list[dict[str, dict[str, Score]]] = [{} for _ in rows]
+    found = [_averages(row, held, columns) for row, held in zip(rows, cells, strict=True)]
     counted = [number for number, row in enumerate(rows) if row.counted]
-    for column in columns:
-        if column.samples == 1 or not counted:
-            continue
-        for name, k in _names(column, pass_at):
-            scores = [(_by_problem(rows[number], column, k),) for number in counted]
-            for number, (each,) in zip(counted, estimate(scores, [np.ones(1)], draws=draws, seed=seed), strict=True):
-                score = Score(100 * each.value, (100 * each.low, 100 * each.high))
-                found[number].setdefault(column.name, {})[name] = score
+    weightings = list(np.eye(len(columns)))
+    for k in sorted(set(pass_at)):
+        # A benchmark with too few samples stands in by its score, so that the others keep their place in the draws.
+        scores = [tuple(_by_problem(rows[number], column, k) for column in columns) for number in counted]
+        estimates = estimate(scores, weightings, draws=draws, seed=seed)
+        for number, each in zip(counted, estimates, strict=True):
+            for column, one in zip(columns, each, strict=True):
+                if k <= column.samples and column.samples > 1:
+                    score = Score(100 * one.value, (100 * one.low, 100 * one.high))
+                    found[number][column.name][f"pass@{k}"] = score
     return found
 
 
-def _names(column: Column, pass_at: Sequence[int]) -> Iterator[tuple[str, int | None]]:
-    yield f"avg@{column.samples}", None
-    for k in sorted(set(pass_at)):
-        if k <= column.samples:
-            yield f"pass@{k}", k
+def _averages(row: RowResult, cells: Mapping[str, Cell], columns: Sequence[Column]) -> dict[str, dict[str, Score]]:
+    sampled = [column for column in columns if column.samples > 1] if row.counted else []
+    scored = {column.name: (f"avg@{column.samples}", cells[column.name]) for column in sampled}
+    return {
+        benchmark: {name: Score(cell.percent, cell.ci95)}
+        for benchmark, (name, cell) in scored.items()
+        if cell.percent is not None and cell.ci95 is not None
+    }
 
 
-def _by_problem(row: RowResult, column: Column, k: int | None) -> Array:
-    """(S, P) shares of right samples, or chances that one of k is right."""
+def _by_problem(row: RowResult, column: Column, k: int) -> Array:
+    """(S, P) chances that one of k samples is right; the shares of right samples where k is 1 or beyond them."""
     counts = [each.counts[column.name] for each in row.counted.values()]
-    if k is None:
+    if k == 1 or k > column.samples:
         return np.stack([each.correct / each.graded for each in counts])
     return np.stack([pass_at_k_by_problem(each.correct, each.graded, k) for each in counts])

@@ -142,6 +142,8 @@ def read_printed(path: Path, counts_file: Path | None = None) -> PrintedTables:
 
     Raises `DataError` for a CSV that cannot be read, `ConfigError` for a YAML with a wrong key or value.
     """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a CSV file of printed tables.")
     if not path.is_file():
         raise DataError(f"{path}: no such file; name a CSV file of printed tables.")
     counts_path = counts_file or path.with_suffix(".yaml")
@@ -210,10 +212,14 @@ def _printed(
                 raise DataError(
                     f"{path}:{number}: benchmark {benchmark!r} has no counts.{nearest(benchmark, counts.benchmarks)}"
                 )
-            if benchmark in open_cells.get(key, {benchmark: None}):
-                # A benchmark that stands already begins another printing of the row.
+            if key not in open_cells:
                 open_cells[key] = {}
                 rows.append(PrintedRow(*key, open_cells[key]))
+            if benchmark in open_cells[key]:
+                raise DataError(
+                    f"{path}:{number}: {benchmark} of row {key[3]!r} stands twice in one place; remove a line, or give "
+                    "another printing of the row a panel of its own."
+                )
             open_cells[key][benchmark] = value
             if benchmark != AVERAGE:
                 benchmarks.setdefault(values["table"], {})[benchmark] = None

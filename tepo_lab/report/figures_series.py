@@ -120,12 +120,13 @@ class Series:
 def wanted_arms(home: Path, rows: Sequence[WantedRow]) -> list[ArmRuns]:
     """The runs under `home` behind rows asked for. Rows of one family count once. Raises as `scan`."""
     found = scan(home, (row.family for row in rows), ())
+    ours = [item for item in sorted(found.items(), key=_seed) if item[1].damaged is None]
     arms = []
     once: dict[str, WantedRow] = {}
     for row in rows:
         once.setdefault(row.family, row)
     for row in once.values():
-        there = {seed: run for (family, seed), run in sorted(found.items(), key=_seed) if family == row.family}
+        there = {seed: run for (family, seed), run in ours if family == row.family}
         seeds = row.seeds or tuple(there)
         runs = tuple(SeedRun(seed, there[seed].folder) for seed in seeds if seed in there)
         arms.append(ArmRuns(row.arm, row.label, row.panel, runs, tuple(seed for seed in seeds if seed not in there)))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 #: One word for a cell without a score, where there is room for no more; `Cell.reason` says it in full.
-Missing = Literal["not run", "running", "stopped", "failed", "collapsed", "not graded", "incomplete"]
+Missing = Literal["not run", "running", "stopped", "failed", "collapsed", "not graded", "incomplete", "damaged"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class WantedRow:
 
     `seeds` are those expected, and the row says how many of them are there; when empty, all that are found are taken.
     `steps` is where the row alone may be read; None: where its table is. `published` is its name among published rows.
-    `ancestors` are its arm's parent, the parent's parent and so on, for a table that lacks the parent.
+    `ancestors` are its arm's parent, the parent's parent and so on, for a table that lacks the parent. `damaged` are
+    the seeds whose run.json cannot be read.
     """
 
     panel: str | None
@@ -26,6 +27,7 @@ class WantedRow:
     steps: int | None = None
     published: str = ""
     ancestors: tuple[str, ...] = ()
+    damaged: tuple[int, ...] = ()
 
     @property
     def published_name(self) -> str:
@@ -235,21 +237,6 @@ class Table:
     def labels(self, profile: str) -> dict[str, str]:
         """What each arm's row is called; where an arm has several rows, as the first is."""
         return {row.arm: row.label for row in reversed(self.rows_of(profile))}
-
-    def best(self, profile: str | None = None) -> dict[str, float]:
-        """The highest percent of each column among a profile's rows, where two or more have one.
-
-        Neither the untrained model nor a suspect row is the best. Keys are the benchmarks' names, `average` and
-        `macro`.
-        """
-        rows = [row for row in self.rows_of(profile or self.profiles[0]) if not row.suspect]
-        shown: dict[str, list[float | None]] = {
-            column.name: [row.cells[column.name].percent for row in rows] for column in self.columns
-        }
-        shown["average"] = [row.average.generation_weighted for row in rows]
-        shown["macro"] = [row.average.macro for row in rows]
-        found = {name: [each for each in values if each is not None] for name, values in shown.items()}
-        return {name: max(values) for name, values in found.items() if len(values) > 1}
 
     def footer(self) -> dict[str, Any]:
         """What stands under the table, as plain values."""

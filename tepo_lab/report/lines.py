@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
+from tepo_lab.report.best import RULE, alike, best
 from tepo_lab.report.frame import Average, Cell, Column, Comparison, Row, Table
 from tepo_lab.report.grid import Grid
 from tepo_lab.stats.paired import MIN_SEEDS
@@ -21,15 +22,16 @@ SUSPECT = "suspect"
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring rows under one heading, with the best of each column among their profile's rows."""
+    """Neighbouring rows under one heading, with the best of each column among those that are alike."""
 
     title: str | None
     rows: tuple[Row, ...]
-    best: dict[str, float]
+    alike: tuple[Row, ...] = ()
+    best: Mapping[str, float] = field(default_factory=dict)
 
-    def best_for(self, row: Row) -> dict[str, float]:
-        """The best of each column, that a row's own numbers are held against; of a suspect row nothing is the best."""
-        return {} if row.suspect else self.best
+    def best_for(self, row: Row) -> Mapping[str, float]:
+        """The best of each column, that a row's own numbers are held against; nothing for a row unlike the others."""
+        return self.best if any(row is each for each in self.alike) else {}
 
 
 def blocks(table: Table) -> Iterator[Block]:
@@ -37,13 +39,14 @@ def blocks(table: Table) -> Iterator[Block]:
     several = len(table.profiles) > 1
     for each in table.untrained:
         if several or each.row is not None:
-            yield Block(f"Profile {each.profile}" if several else None, (each.row,) if each.row else (), {})
-        best = table.best(each.profile)
+            yield Block(f"Profile {each.profile}" if several else None, (each.row,) if each.row else ())
         # A lone panel of several profiles says no more than the profile does.
         headed = not several or len(table.panels) > 1
         for panel, held in groupby(table.rows_of(each.profile), key=lambda row: row.panel):
             rows = tuple(held)
-            yield Block(heading(table, panel, rows) if headed else None, rows, best)
+            among = tuple(alike(rows))
+            title = heading(table, panel, rows) if headed else None
+            yield Block(title, rows, among, best(among, table.columns))
 
 
 def heading(table: Table, panel: str | None, rows: Sequence[Row]) -> str | None:
@@ -128,14 +131,14 @@ def footnotes(table: Table) -> list[str]:
     lines.append(f"Cells: percent of generations right, k/n summed over seeds. {columns}.")
     total = sum(column.generations for column in table.columns)
     lines.append(f"{AVERAGE}: over all {total} generations of a seed, as in the paper; {MACRO}: plain mean of columns.")
-    if any(table.best(profile) for profile in table.profiles):
-        lines.append(f"The best of each column among the rows{' of a profile' if several else ''} is marked.")
+    if any(block.best for block in blocks(table)):
+        lines.append(f"Marked: the best of each column {RULE}.")
     lines.append(f"Intervals: {table.interval}.")
     if table.comparisons:
         lines.append(
             f"Differences: points of {AVERAGE} against the parent, or its nearest ancestor in the table, paired over "
             "seeds and problems; p from Student's t, corrected by Holm over this table; detectable: true difference "
-            "seen with a chance of 80 % at p < 0.05."
+            "seen with a chance of 80 % at p < 0.05 before that correction."
         )
     if table.pass_at:
         lines.append(

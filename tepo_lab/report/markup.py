@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
 
@@ -44,7 +44,7 @@ def markdown(table: Table) -> str:
     return "\n".join(out) + "\n"
 
 
-def _md_row(table: Table, row: Row, best: dict[str, float]) -> list[str]:
+def _md_row(table: Table, row: Row, best: Mapping[str, float]) -> list[str]:
     seeds, steps = " ".join(map(str, row.seeds)) or "none", "none" if row.steps is None else str(row.steps)
     cells = [_md_cell(row.cells[column.name], best.get(column.name)) for column in table.columns]
     average = row.average
@@ -112,7 +112,7 @@ def _alike(table: Table) -> bool:
     return len({(row.seeds, table.steps is None and row.steps) for row in table.rows if row.seeds}) == 1
 
 
-def _tex_row(table: Table, row: Row, best: dict[str, float]) -> str:
+def _tex_row(table: Table, row: Row, best: Mapping[str, float]) -> str:
     average = row.average
     outcome = lines.outcome(row)
     said = [lines.described(row, table)] if row.steps and row.seeds and not _alike(table) else []
@@ -189,7 +189,7 @@ def html_fragment(table: Table) -> str:
     )
 
 
-def _html_row(table: Table, row: Row, best: dict[str, float]) -> str:
+def _html_row(table: Table, row: Row, best: Mapping[str, float]) -> str:
     strong = '<strong class="best">{}</strong>'.format
     why = f' title="{escape("; ".join((*row.suspect, *row.provenance)))}"' if row.suspect or row.provenance else ""
     cells = [f"<td{why}>{escape(row.label)}<small>{escape(lines.described(row, table))}</small></td>"]

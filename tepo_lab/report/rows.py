@@ -120,7 +120,7 @@ def step_to_read(rows: Sequence[WantedRow], found: Found, steps: int | None) -> 
 
 
 def _runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
-    seeds = row.seeds or sorted(seed for family, seed in found if family == row.family)
+    seeds = row.seeds or sorted({*row.damaged, *(seed for family, seed in found if family == row.family)})
     return {seed: found.get((row.family, seed)) for seed in seeds}
 
 
@@ -138,7 +138,11 @@ def read_row(
     results = []
     for seed, run in _runs_of(row, found).items():
         at = step.get((row.family, seed)) if isinstance(step, Mapping) else step
-        results.append(_seed_result(seed, run, at, columns, limits))
+        if run is None and seed in row.damaged:
+            reason = "its run.json is damaged; the command that ran it writes it anew"
+            results.append(SeedResult(seed, None, None, {}, "records damaged", reason, "damaged"))
+        else:
+            results.append(_seed_result(seed, run, at, columns, limits))
     return RowResult(row, tuple(results))
 
 

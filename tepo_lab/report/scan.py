@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing
-from tepo_lab.schema.record import RunFolder, run_folders
+from tepo_lab.schema.record import RunFolder, readable_runs, tell_passed_over
 
 #: Seconds after which a lease that nobody renews no longer says that its run is going on.
 LEASE_LIFETIME = 60.0
@@ -32,7 +32,8 @@ class FoundRun:
 
     `status` is the last of `STATUS_EVENTS`; `full_steps` are the evaluated steps with as many rows as the suite has
     generations. `dirty`: made from a source tree that differs from its commit; `continued`: partly made with another
-    tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much.
+    tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much;
+    `damaged`: why its events cannot be read, in which case nothing else of it counts.
     """
 
     folder: RunFolder
@@ -50,6 +51,7 @@ class FoundRun:
     dirty: bool = False
     continued: bool = False
     mismatch_limit: float | None = None
+    damaged: str | None = None
 
     @property
     def collapsed_at(self) -> int | None:
@@ -79,12 +81,14 @@ class Counts:
 
 
 def scan(home: Path, families: Iterable[str], columns: Iterable[Column]) -> dict[tuple[str, int], FoundRun]:
-    """The home's runs of the families wanted, by (family, seed). Raises `RecordError` for a damaged record."""
+    """The home's runs of the families wanted, by (family, seed). Raises `RecordError` for a damaged evaluation.
+
+    A run with a damaged run.json is passed over; one with damaged events is named on standard error.
+    """
     wanted = set(families)
     generations = sum(column.generations for column in columns)
     found: dict[tuple[str, int], FoundRun] = {}
-    for folder in run_folders(home):
-        run = folder.run()
+    for folder, run in readable_runs(home):
         if run.get("family") in wanted:
             each = _found(folder, run, generations)
             found[each.family, each.seed] = each
@@ -102,7 +106,12 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun
     earlier = [each for each in run.get("earlier_provenance") or [] if isinstance(each, dict)]
     rollout = run["spec"].get("rollout") or {}
     commit = provenance.get("commit")
-    events, steps = folder.events(), folder.evaluated_steps()
+    damaged, events, steps = None, [], []
+    try:
+        events, steps = folder.events(), folder.evaluated_steps()
+    except RecordError as error:
+        tell_passed_over(folder, error)
+        damaged = str(error)
     return FoundRun(
         folder=folder,
         id=identity,
@@ -113,12 +122,13 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun
         commit=f"{commit}+changes" if commit and provenance.get("dirty") else commit,
         status=next((event for event in reversed(events) if event["event"] in STATUS_EVENTS), {}),
         last_step=max((int(event.get("step") or 0) for event in events), default=0),
-        running=_lease_is_fresh(folder.lease_file),
+        running=damaged is None and _lease_is_fresh(folder.lease_file),
         evaluated_steps=tuple(steps),
         full_steps=tuple(step for step in steps if _row_count(folder.generations(step)) >= generations),
         dirty=any(each.get("dirty") for each in (provenance, *earlier)),
         continued=bool(earlier),
         mismatch_limit=rollout.get("max_sampler_mismatch"),
+        damaged=damaged,
     )
 
 
@@ -160,6 +170,8 @@ def shortfall(counts: dict[str, Counts], columns: Iterable[Column]) -> str | Non
 
 def missing_reason(run: FoundRun | None, step: int | None) -> tuple[Missing, str, str]:
     """Why a run without a usable evaluation has no score: one word, the outcome, and the whole reason."""
+    if run is not None and run.damaged is not None:
+        return "damaged", "records damaged", f"its records are damaged: {run.damaged}"
     if run is None or not run.status:
         return "not run", "not run", "not run"
     event, collapsed = run.status["event"], run.collapsed_at

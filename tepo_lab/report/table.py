@@ -119,7 +119,7 @@ def build_table(
         notes=(*notes, *(note for each in read for note in _notes(report, each))),
         interval=(
             f"95 %, two-level bootstrap over seeds and over problems within each benchmark, {draws} draws, "
-            f"bootstrap seed {seed}; with one seed over problems only"
+            f"bootstrap seed {seed}; a problem's samples stay together; with one seed over problems only"
         ),
         pass_at=tuple(sorted(set(pass_at))),
     )
@@ -159,7 +159,7 @@ def _rows(read: Sequence[_Read], columns: Sequence[Column], pass_at: Sequence[in
     built = [_row(each, row, columns, estimates.get(id(row))) for each, row in placed]
     if not pass_at:
         return built
-    found = at_k([row for _, row in placed], columns, pass_at, draws, seed)
+    found = at_k([row for _, row in placed], [row.cells for row in built], columns, pass_at, draws, seed)
     return [
         replace(row, cells={name: replace(cell, at_k=held.get(name, {})) for name, cell in row.cells.items()})
         for row, held in zip(built, found, strict=True)

@@ -138,7 +138,9 @@ def _listed(bounds: tuple[float, float] | None) -> list[float] | None:
 
 
 def make_target(percent: float, metric: str, window: int | None) -> Target:
-    """A target. Raises `ConfigError` for a metric that no step may be chosen by."""
+    """A target. Raises `ConfigError` for a metric that no step may be chosen by, and for no share above 0 %."""
+    if not 0 < percent <= 100:
+        raise ConfigError(f"--target {percent:g}: give a percentage above 0, at most 100.")
     if metric not in METRICS:
         raise ConfigError(
             f"--metric {metric}: steps to a target are read from {' or '.join(METRICS)}; choosing a step by a "

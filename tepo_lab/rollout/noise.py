@@ -24,6 +24,12 @@ def uniform(seed: int, prompts: Tensor, samples: Tensor, positions: Tensor) -> T
     return _shifted(key, 11).double() * 2.0**-53
 
 
+def prompt_seed(seed: int, prompt: int) -> int:
+    """A 62-bit seed of a prompt's own, for samplers that count on from it: no two prompts' come near each other."""
+    key = _mixed(torch.tensor(seed % 2**63))
+    return int(_shifted(_mixed(key + torch.tensor(prompt + 1) * _GAMMA), 2))
+
+
 def _mixed(state: Tensor) -> Tensor:
     state = (state ^ _shifted(state, 30)) * _FIRST
     state = (state ^ _shifted(state, 27)) * _SECOND

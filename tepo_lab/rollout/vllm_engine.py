@@ -8,6 +8,7 @@ from typing import Any
 
 from tepo_lab.errors import ResourceError
 from tepo_lab.rollout.engine import Response, Sampling
+from tepo_lab.rollout.noise import prompt_seed
 
 #: Set before vLLM is imported: one process, so that weights are handed over as tensors; no usage statistics.
 ENVIRONMENT = {
@@ -28,7 +29,8 @@ class VllmEngine:
     """vLLM over the same model as the trainer's, colocated: it sleeps while the trainer learns.
 
     Args: `model` the trainer's transformers model, whose weights `sync_weights` hands over; `checkpoint` the folder or
-    hub name vLLM reads the architecture from; `dtype` it computes in; `max_tokens` prompt and response together.
+    hub name vLLM reads the architecture from; `dtype` it computes in; `max_tokens` prompt and response together;
+    `has_peers` whether other processes of torch's process group have an engine each, on GPUs of their own.
     Raises `ResourceError` when vLLM is not installed.
     """
 
@@ -41,6 +43,7 @@ class VllmEngine:
         end_ids: Sequence[int],
         max_tokens: int,
         sequences_per_batch: int,
+        has_peers: bool = False,
     ) -> None:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -55,14 +58,13 @@ class VllmEngine:
         self.end_ids = sorted(set(end_ids))
         self.on_gpu = model.device.type == "cuda"
         placed: dict[str, Any] = (
-            {
-                "enable_sleep_mode": True,
-                "gpu_memory_utilization": GPU_MEMORY_SHARE,
-                "distributed_executor_backend": "external_launcher",
-            }
+            {"enable_sleep_mode": True, "gpu_memory_utilization": GPU_MEMORY_SHARE}
             if self.on_gpu
             else {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE_BYTES}
         )
+        if has_peers:
+            # The engine takes its place in the process group that is there; alone it makes one for itself.
+            placed["distributed_executor_backend"] = "external_launcher"
         self.llm = LLM(
             model=checkpoint,
             dtype=dtype,
@@ -83,7 +85,7 @@ class VllmEngine:
 
         self._take_weights()
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        # vLLM draws for each request by itself: one seed for all would give like prompts like responses.
+        # vLLM draws for each request by itself, and for sample j from its seed + j: seeds lie far apart.
         settings = [
             SamplingParams(
                 n=samples,
@@ -95,7 +97,7 @@ class VllmEngine:
                 ignore_eos=True,
                 detokenize=False,
                 logprobs=0,
-                seed=(sampling.seed + first_prompt + index) % 2**31,
+                seed=prompt_seed(sampling.seed, first_prompt + index),
             )
             for index in range(len(requests))
         ]

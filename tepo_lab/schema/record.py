@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,9 @@ TOKEN_COLUMNS = ("tokens", "log_prob", "old_log_prob", "ratio", "weight", "entro
 Event = Literal[
     "started", "resumed", "checkpoint", "validated", "evaluated", "complete", "collapsed", "stopped", "failed"
 ]
+
+#: What mends a damaged run.json.
+_MEND = "the command that ran it writes it anew."
 
 _PARQUET_MARK = b"PAR1"
 
@@ -129,15 +133,35 @@ class RunFolder:
         except FileNotFoundError:
             raise RecordError(f"{self.run_file} is missing: the folder holds no run; remove it.") from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"{self.run_file} is damaged ({error}): remove the folder to run it again.") from None
+            raise RecordError(f"{self.run_file} is damaged ({error}): {_MEND}") from None
         if not isinstance(values, dict):
-            raise RecordError(f"{self.run_file} is damaged (not a mapping): remove the folder to run it again.")
+            raise RecordError(f"{self.run_file} is damaged (not a mapping): {_MEND}")
         return values
 
 
 def run_folders(home: Path) -> list[RunFolder]:
     """The folders under HOME/runs that hold a run.json, by name."""
     return [RunFolder(path.parent) for path in sorted(home.glob("runs/*/run.json"))]
+
+
+def readable_runs(home: Path, *, tell: bool = False) -> Iterator[tuple[RunFolder, dict[str, Any]]]:
+    """The runs of a home with the contents of their run.json, by name. One that is damaged is passed over.
+
+    Args: `tell`, whether to name it on standard error.
+    """
+    for folder in run_folders(home):
+        try:
+            values = folder.run()
+        except RecordError as error:
+            if tell:
+                tell_passed_over(folder, error)
+            continue
+        yield folder, values
+
+
+def tell_passed_over(folder: RunFolder, error: RecordError) -> None:
+    """Say in a line on standard error that a run is left out because its records are damaged."""
+    sys.stderr.write(f"tepo-lab: note: run {folder.name} is passed over: {error}\n")
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -216,11 +240,11 @@ def write_whole(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
+        partial.replace(path)
     except OSError as error:
         # On a full disk what was written would take the room that others wait for.
         partial.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
-    partial.replace(path)
 
 
 def write_json(path: Path, values: Any) -> None:

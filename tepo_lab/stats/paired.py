@@ -76,11 +76,14 @@ def p_value(each: Estimate) -> float:
 
 
 def smallest_detectable(each: Estimate, *, level: float = 0.95, power: float = POWER) -> float:
-    """(t_{1 - alpha/2} + t_power) standard errors."""
-    if not np.isfinite(each.degrees_of_freedom):
+    """The true difference at which Student's t exceeds its critical value with the chance `power`.
+
+    t is then noncentral; the usual sum of two central quantiles is too low where degrees of freedom are few.
+    """
+    freedom = each.degrees_of_freedom
+    if not np.isfinite(freedom):
         return 0.0
-    quantiles = special.stdtrit(each.degrees_of_freedom, [(1 + level) / 2, power])
-    return float(quantiles.sum() * each.standard_error)
+    return float(special.nctdtrinc(freedom, 1 - power, special.stdtrit(freedom, (1 + level) / 2)) * each.standard_error)
 
 
 def _verdict(each: Estimate, p_holm: float, alpha: float) -> Verdict:

@@ -37,6 +37,11 @@ def local_rows(data: DatasetData, *, key: str = "data") -> list[dict[str, Any]]:
 
 def json_lines(file: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file. Raises `DataError` naming the line that is none."""
+    return [row for _, row in numbered_json_lines(file)]
+
+
+def numbered_json_lines(file: Path) -> list[tuple[int, dict[str, Any]]]:
+    """As `json_lines`, each with its line's number; empty lines count, and are passed over."""
     rows = []
     try:
         with file.open(encoding="utf-8") as stream:
@@ -46,7 +51,7 @@ def json_lines(file: Path) -> list[dict[str, Any]]:
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise DataError(f"{file}:{number} is not a JSON object; write one object a line.")
-                rows.append(row)
+                rows.append((number, row))
     except json.JSONDecodeError as error:
         raise DataError(f"{file}:{number} is not JSON ({error.msg}); write one object a line.") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -38,11 +38,26 @@ def save(
     """Write the checkpoint after `position.step`: an ordinary model folder, the optimizer, the random state.
 
     The folder appears under its name only when every file is on disk, with a manifest of their SHA-256. Several
-    processes must all call this: each writes its shard of the optimizer, and the first one the rest.
+    processes must all call this: each writes its shard of the optimizer, and the first one the rest. What is left of
+    a save that failed, or that was killed before, is removed: it would take the room that the next one needs.
     """
     final = folder.checkpoint(position.step)
     partial = peers.first(lambda: _empty_folder(final.with_name(f".{final.name}.{os.getpid()}.partial")))
-    # Every draw of a run comes from its seed and step; what is left is torch's own generator (dropout in a model).
+    try:
+        manifest = _write(partial, position, model, tokenizer, optimizer, peers)
+        peers.first(lambda: _publish(partial, final, manifest))
+    except BaseException:
+        if peers.is_first:
+            _remove_partial(folder.checkpoints)
+        raise
+    return final
+
+
+def _write(
+    partial: Path, position: Position, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, peers: Peers
+) -> dict[str, Any]:
+    """Write a checkpoint's files to disk. Returns its manifest."""
+    # Every draw of a run comes from its seed and step; what is left is torch's own generator.
     state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
     if peers.size > 1:
         from tepo_lab.train.sharded import save_model, save_optimizer
@@ -58,16 +73,14 @@ def save(
     files = peers.first(lambda: sorted(path for path in partial.rglob("*") if path.is_file()))
     hashes = peers.divided(lambda first, last: [_on_disk(path) for path in files[first:last]], len(files))
     names = [str(path.relative_to(partial)) for path in files]
-    manifest = {"step": position.step, "data": position.data, "sha256": dict(zip(names, hashes, strict=True))}
-    peers.first(lambda: _publish(partial, final, manifest))
-    return final
+    return {"step": position.step, "data": position.data, "sha256": dict(zip(names, hashes, strict=True))}
 
 
-def newest(folder: RunFolder, *, at_most: int | None = None) -> tuple[Path, Position] | None:
-    """The newest undamaged checkpoint (of a step up to `at_most`), or None. Damaged ones are passed over."""
+def newest(folder: RunFolder) -> tuple[Path, Position] | None:
+    """The newest undamaged checkpoint, or None. Damaged ones are passed over."""
     for path in sorted(folder.checkpoints.glob("step-*"), reverse=True):
         position = _verified(path)
-        if position is not None and (at_most is None or position.step <= at_most):
+        if position is not None:
             return path, position
     return None
 
@@ -95,13 +108,11 @@ def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer
 
 
 def prune(folder: RunFolder, keep: int, *, always: frozenset[int] = frozenset()) -> None:
-    """Remove all but the newest `keep` checkpoints, those of the steps in `always`, and leftovers of a killed save."""
+    """Remove all but the newest `keep` checkpoints, and those of the steps in `always`."""
     paths = sorted(folder.checkpoints.glob("step-*"))
     for path in paths[:-keep]:
         if int(path.name.removeprefix("step-")) not in always:
             shutil.rmtree(path)
-    for path in folder.checkpoints.glob(".step-*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _verified(path: Path) -> Position | None:
@@ -118,8 +129,13 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def _remove_partial(checkpoints: Path) -> None:
+    for path in checkpoints.glob(".step-*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _empty_folder(path: Path) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
+    _remove_partial(path.parent)
     (path / "model").mkdir(parents=True)
     return path
 

@@ -197,6 +197,8 @@ class Learner:
             metrics["penalty/gradient_ratio"] = _ratio_to_rest(penalty, self.weights, self.peers)
         norm = torch.nn.utils.clip_grad_norm_(self.weights, self.spec.trainer.max_grad_norm)
         self.optimizer.step()
+        # Not kept through the sampling that follows.
+        self.optimizer.zero_grad(set_to_none=True)
         whole_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return metrics | {"actor/grad_norm": float(whole_norm)}, int(mini_batch.totals.tokens)
 

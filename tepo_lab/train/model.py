@@ -52,11 +52,13 @@ def load_model(
 ) -> LoadedModel:
     """Load the model that `spec` names; `weights` is a checkpoint folder of it to load instead.
 
-    Several processes hold it in shards (`tepo_lab.train.sharded`), and all must call this.
+    Several processes hold it in shards (`tepo_lab.train.sharded`), and all must call this. Dropout is off, whatever its
+    config.json says: the ratios of an update are of one policy's log-probabilities, without noise in either.
+    Checkpoints of it say so.
 
     Raises `ModelError` when it cannot be loaded, or its weights are not those that `spec.sha256` declares.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -67,7 +69,10 @@ def load_model(
     revision = {} if weights is not None or spec.revision is None else {"revision": spec.revision}
 
     def read(dtype: torch.dtype) -> Any:
-        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **revision)
+        config = AutoConfig.from_pretrained(source, **revision)
+        # In the config rather than by eval mode, in which transformers leaves gradient checkpointing out.
+        _without_dropout(config)
+        return AutoModelForCausalLM.from_pretrained(source, config=config, dtype=dtype, **revision)
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **({"revision": spec.revision} if spec.revision else {}))
@@ -85,6 +90,16 @@ def load_model(
     end_ids = _end_ids(model, tokenizer, spec)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_ids[0]
     return LoadedModel(model.to(device), tokenizer, end_ids, pad_id)
+
+
+def _without_dropout(config: Any) -> None:
+    from transformers import PretrainedConfig
+
+    for name, value in list(vars(config).items()):
+        if isinstance(value, PretrainedConfig):
+            _without_dropout(value)
+        elif "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
 
 
 def _end_ids(model: Any, tokenizer: Any, spec: ModelSpec) -> tuple[int, ...]:

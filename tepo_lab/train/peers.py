@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -63,13 +64,31 @@ class GroupPeers(Peers):
 
     def first(self, work: Callable[[], T]) -> T:
         outcome: list[Any] = [None, None]
+        own: Exception | None = None
         if self.is_first:
             try:
                 outcome = [work(), None]
             except Exception as error:  # noqa: BLE001 - raised again, here and by all that wait for the result
-                outcome = [None, error]
+                own, outcome = error, [None, sendable(error)]
         self._dist.broadcast_object_list(outcome, src=0, group=self.objects)
         if outcome[1] is not None:
-            raise outcome[1]
+            raise own or outcome[1]
         result: T = outcome[0]
         return result
+
+
+def sendable(error: Exception) -> Exception:
+    """The error itself, or for one that does not survive pickling a RuntimeError of the same type's name and message.
+
+    Without it the process that has the error would end, and the others wait for it.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - what was pickled in the same line
+    except Exception:  # noqa: BLE001 - an error's own code is run, and whatever it raises means the same
+        return _stand_in(type(error).__name__, str(error))
+    return error
+
+
+def _stand_in(name: str, message: str) -> RuntimeError:
+    kind: type[RuntimeError] = type(name, (RuntimeError,), {"__reduce__": lambda self: (_stand_in, (name, message))})
+    return kind(message)

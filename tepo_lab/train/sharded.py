@@ -115,7 +115,7 @@ def save_model(folder: Path, model: Any, peers: Peers) -> None:
 def save_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Write each process's shard of the optimizer's state, by the parameters' names."""
     _let_go(model)
-    save({"optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id=folder)
+    save({"optimizer": _optimizer_state(model, optimizer)}, checkpoint_id=folder)
 
 
 def load_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer, peers: Peers) -> None:
@@ -143,12 +143,24 @@ def scatter_optimizer(whole: dict[str, Any], model: Any, optimizer: torch.optim.
             group | {"params": [names[index] for index in group["params"]]} for group in whole["param_groups"]
         ],
     }
-    set_optimizer_state_dict(model, optimizer, state, options=_FROM_FIRST)
+    # Before the first update there is none, and torch would make one up that has counted a step.
+    if state["state"]:
+        set_optimizer_state_dict(model, optimizer, state, options=_FROM_FIRST)
     if "masters" in whole:
         # The model folder of one process has bfloat16 weights; these are what they were rounded from.
         masters = dict(zip(names, whole["masters"], strict=True))
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
         set_model_state_dict(model, masters, options=options)
+
+
+def _optimizer_state(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state by the parameters' names; before the first update moments of zero, and no step counted."""
+    if not optimizer.state:
+        # Torch makes the state up by a step that changes no weight, and counts it.
+        get_optimizer_state_dict(model, optimizer)
+        for values in optimizer.state.values():
+            values["step"].zero_()
+    return get_optimizer_state_dict(model, optimizer)
 
 
 def _let_go(model: Any) -> None:

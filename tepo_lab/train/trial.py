@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from tepo_lab.errors import ObjectiveError
+from tepo_lab.errors import ObjectiveError, RecordError
 from tepo_lab.evaluate.suite import counts, evaluate, write_generations
 from tepo_lab.rollout.engine import Engine
 from tepo_lab.schema.record import RunFolder, append_line, read_lines, write_whole
@@ -67,7 +67,7 @@ class Trial:
         self.grade = SharedGrading(peers)
         self.done = False
         torch.set_num_threads(spec.resources.threads)
-        found = peers.first(lambda: checkpoint.newest(folder, at_most=spec.steps)) if spec.arm.trained else None
+        found = peers.first(lambda: _newest(folder, spec.steps)) if spec.arm.trained else None
         self.position = found[1] if found else Position(0, 0)
         self.loaded: LoadedModel = load_model(
             spec.model, pick_device(spec.resources), weights=found[0] / "model" if found else None, peers=peers
@@ -248,6 +248,19 @@ class Trial:
             if later > step:
                 self.folder.tokens(later).unlink()
         return kept
+
+
+def _newest(folder: RunFolder, asked: int) -> tuple[Path, Position] | None:
+    """The checkpoint to go on from. Raises `RecordError` for a run that has come further than it is asked to."""
+    found = checkpoint.newest(folder)
+    made = max((int(event.get("step") or 0) for event in folder.events()), default=0)
+    made = max(made, found[1].step) if found else made
+    if made > asked:
+        raise RecordError(
+            f"{folder.path} is at step {made}, and going back to step {asked} would drop what was made since: ask for "
+            f"trainer.steps={made} or more."
+        )
+    return found
 
 
 def _check_finite(step: int, metrics: Mapping[str, float | None]) -> None:

@@ -206,8 +206,11 @@ def test_damaged_records_are_named_with_the_mend(place, capsys, monkeypatch):
     (place / "home" / "sweeps" / "mine" / "sweep.json").write_text('{"runs": ["../../x"]}')
     before = files(place)
     home = ("--home", str(place / "home"))
-    answer(call(capsys, monkeypatch, "report", "table3", *home), "run.json is damaged")
-    answer(call(capsys, monkeypatch, "bundle", "table3", *home), "run.json is damaged")
+    for command, code in (("report", 0), ("bundle", 2)):
+        done = call(capsys, monkeypatch, command, "table3", *home)
+        assert (done.code, done.stderr.count("run.json is damaged")) == (code, 1)
+        assert "tepo-lab: note: run tepo-nano-s1-01234567 is passed over: " in done.stderr
+    assert "has no run of table3" in done.stderr
     answer(call(capsys, monkeypatch, "status", "mine", *home), "sweep.json is damaged")
     assert files(place) == before
     write_json(folder / "run.json", {"family": "x"})

@@ -152,6 +152,7 @@ def test_each_arm_is_read_once_at_an_equal_budget(home: Path) -> None:
         (("table4", "--pass-at", "two"), "give numbers of samples from 1 up"),
         (("table4", "--window", "3"), "--window belongs to --target"),
         (("table4", "--target", "30", "--pass-at", "1"), "--pass-at and --target: give one"),
+        (("table4", "--target", "0"), "--target 0: give a percentage above 0"),
         (("table4", "--target", "30", "--metric", "aime24"), "choosing a step by a benchmark is refused"),
         (("figure2", "--target", "30"), "figure2 is a figure"),
     ],

@@ -122,6 +122,19 @@ def test_report_has_the_numbers_of_the_command_line(home: Path) -> None:
     assert {arm: value for arm, value in shown.items() if value is not None} == averages.dropna().to_dict()
 
 
+def test_steps_that_are_overridden_are_where_rows_are_read(home: Path) -> None:
+    frame = results.report(home, "table3", ["profile=nano", "trainer.steps=10"], panels=["e"])
+    (reason,) = frame[(frame["arm"] == "tepo") & (frame["benchmark"] == "avg")]["reason"]
+    assert reason == "not evaluated at step 10 (evaluated steps: 20)"
+
+
+def test_a_figure_without_a_run_of_its_arms_names_the_profiles_that_were_tried(tmp_path: Path) -> None:
+    write_run(tmp_path, "tepo_no_kl", 1)
+    done = CliRunner().invoke(app, ["report", "figure2", "--home", str(tmp_path)])
+    assert "no run of its arms (grpo_dapo, tepo) on profile qwen2.5-7b or nano" in str(done.exception)
+    assert done.output == ""
+
+
 def test_steps_to_a_target(home: Path) -> None:
     frame = results.steps_to_target(home, "panel-e", 70, ["profile=nano"], window=1)
     tepo = frame[frame["arm"] == "tepo"]
@@ -156,7 +169,52 @@ def test_a_home_without_runs_gives_the_same_columns(tmp_path: Path) -> None:
     ):
         assert frame.empty
         assert list(frame.columns) == columns
-    assert results.report(tmp_path, "panel-e")["reason"].notna().all()
+    with pytest.raises(ConfigError, match="has no run of panel-e: it holds no run at all"):
+        results.report(tmp_path, "panel-e")
+
+
+def test_a_home_that_is_not_there_is_refused_as_by_the_command_line(tmp_path: Path) -> None:
+    nowhere = tmp_path / "outptus"
+    for ask in (
+        lambda: results.runs(nowhere),
+        lambda: results.metrics(nowhere),
+        lambda: results.generations(nowhere),
+        lambda: results.report(nowhere, "panel-e"),
+        lambda: results.report(nowhere, "dynamics"),
+        lambda: results.comparisons(nowhere, "panel-e"),
+        lambda: results.steps_to_target(nowhere, "panel-e", 60),
+    ):
+        with pytest.raises(ConfigError, match=r"--home .*outptus.* there is no such folder"):
+            ask()
+
+
+def test_a_figure_gives_the_values_that_it_draws(home: Path) -> None:
+    frame = results.report(home, "figure3", ["profile=nano"])
+    assert list(frame.columns) == list(results.FIGURE_COLUMNS)
+    reward = frame[(frame["series"] == "reward/mean") & (frame["seed"] == 1)]
+    # The second step's reward was not finite.
+    assert reward["step"].tolist() == [1, 3]
+    assert reward["value"].tolist() == [0.25, 0.75]
+    assert set(reward["unit"]) == {"share of responses or groups, 0 to 1"}
+    assert set(frame["arm"]) == {"tepo"}
+    scores = results.report(home, "bars", ["profile=nano"]).set_index(["arm", "series"])
+    table = results.report(home, "panel-e", ["profile=nano"]).set_index(["arm", "benchmark"])
+    for column, name in (("value", "percent"), ("ci95_low", "ci95_low"), ("ci95_high", "ci95_high")):
+        assert scores.loc[("tepo", "avg"), column] == table.loc[("tepo", "avg"), name]
+    assert scores.loc[("tepo", "avg"), "unit"] == "percent"
+    assert results.report(home, "cells", ["profile=nano"]).empty
+    with pytest.raises(ConfigError, match="figure3 is a figure"):
+        results.report(home, "figure3", pass_at=(1,))
+
+
+def test_the_papers_numbers_beside_ours(home: Path) -> None:
+    frame = results.report(home, "table3", ["profile=nano"], panels=["e"], against="published")
+    # They are of another model: none is shown, as on the command line.
+    assert frame["published"].isna().all()
+    with pytest.raises(ConfigError, match="panel-e is not one of the paper's tables"):
+        results.report(home, "panel-e", ["profile=nano"], against="published")
+    with pytest.raises(ConfigError, match="--metric reward"):
+        results.steps_to_target(home, "panel-e", 60, ["profile=nano"], metric="reward")
 
 
 def test_audit() -> None:

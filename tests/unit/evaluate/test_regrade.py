@@ -109,3 +109,33 @@ def test_a_line_without_an_answer_is_refused(tmp_path: Path) -> None:
         list(grade_lines(file, "boxed"))
     with pytest.raises(DataError, match="no such file"):
         list(grade_lines(tmp_path / "none.jsonl", "boxed"))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"text": "x", "answer": true}', "line 3 has 'answer': true; it must be a string or a finite number"),
+        ('{"text": NaN, "answer": "5"}', "line 3 has 'text': NaN; "),
+        ('{"text": "x", "answer": -Infinity}', "line 3 has 'answer': -Infinity; "),
+        ('{"text": ["x"], "answer": "5"}', r"line 3 has 'text': \["),
+    ],
+)
+def test_what_is_neither_text_nor_number_is_refused_with_its_line(row: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text(f'{{"text": "x", "answer": 0.5}}\n\n{row}\n')
+    with pytest.raises(DataError, match=said):
+        list(grade_lines(file, "boxed"))
+
+
+def test_a_run_with_damaged_records_is_passed_over_unless_it_is_named(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = run.path.parent.parent
+    for name in ("events", "file"):
+        other = RunFolder(run.path.with_name(name))
+        other.path.mkdir()
+        other.run_file.write_text("{" if name == "file" else "{}")
+        other.events_file.write_text('garbage\n{"event": "started"}\n')
+    assert named_folders(home, []) == [run]
+    assert [line.split()[3] for line in capsys.readouterr().err.splitlines()] == ["events", "file"]
+    assert [folder.name for folder in named_folders(home, ["file"])] == ["file"]

@@ -137,3 +137,13 @@ def test_a_home_without_the_tables_runs_and_an_unusable_place_are_refused(home, 
     for place, said in (("x.zip", r"name a \.tar\.gz file"), ("nowhere/x.tar.gz", "its folder must exist")):
         with pytest.raises(ConfigError, match=said):
             write_bundle(tmp_path / place, home, families=["x"], tables={}, report="table3", arguments=())
+
+
+def test_a_damaged_run_file_stops_neither_table_nor_archive(home, tmp_path, capsys, monkeypatch):
+    damaged = next(home.glob("runs/tepo-nano-s2-*/run.json"))
+    damaged.write_text('{"id": ')
+    asked = ("panel-e", *ASKED, "--home", str(home))
+    table = json.loads(tepo_lab(capsys, monkeypatch, "report", *asked, "--format", "json"))
+    outcomes = {row["arm"]: row["outcome"] for row in table["rows"]}
+    assert outcomes["tepo"] == "partly: 1 of 2 seeds (records damaged)"
+    assert tepo_lab(capsys, monkeypatch, "bundle", *asked, "--out", str(tmp_path / "x.tar.gz")).endswith("(8 runs)\n")

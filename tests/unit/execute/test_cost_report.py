@@ -15,7 +15,7 @@ from tepo_lab.schema.record import append_line
 
 @pytest.fixture
 def ran(tmp_path):
-    """A run that began at 110 s, trained two steps of 10 s from 120 s on and was evaluated in 5 s until 150 s."""
+    """A run that began at 110 s, trained two steps of 10 s from 120 s on, was evaluated and regraded until 150 s."""
     found = entry(tmp_path, planned(compose_run("tepo", "nano", ("resources.cpus=2",), seed=1)))
     found.folder.path.mkdir(parents=True)
     old = {"step": 1, "time": 90.0, "seconds/step": 10.0, "rollout/tokens": 7.0}
@@ -27,6 +27,7 @@ def ran(tmp_path):
         {"time": 50.0, "event": "started", "step": 0},
         {"time": 110.0, "event": "resumed", "step": 1},
         {"time": 149.0, "event": "evaluated", "step": 3, "seconds": 5.0, "cpu_seconds": 4.0},
+        {"time": 149.5, "event": "evaluated", "step": 3, "benchmarks": {}, "grades_changed": 0},
         {"time": 150.0, "event": "complete", "step": 3},
     ):
         append_line(found.folder.events_file, event)
@@ -37,10 +38,10 @@ def test_the_cost_is_what_the_records_since_the_session_began_say(ran):
     cost = session_cost(ran, began=100.0, cores=4.0, cpu_seconds=40.0)
     assert (cost.runs, cost.trial_seconds, cost.tokens) == (1, 25.0, 200.0)
     assert cost.first_step_seconds == 20.0
-    # 25 s on 2 of 4 cores within 40 s; 20 of 40 CPU seconds in steps and evaluations.
-    assert cost.busy_share == pytest.approx(25 * 2 / (40 * 4))
+    # 20 CPU seconds in steps and evaluations, of 4 cores within 40 s and of 40 CPU seconds in all.
+    assert cost.busy_share == pytest.approx(20 / (40 * 4))
     assert cost.overhead_share == pytest.approx(0.5)
-    assert "20 s to the first training step; cores 31% busy" in str(cost)
+    assert "20 s to the first training step; cores 12% busy" in str(cost)
     assert cost.as_json()["overhead_share"] == pytest.approx(0.5)
 
 

@@ -129,3 +129,36 @@ def test_a_damaged_lease_holds_nothing(folder):
     assert not is_held(folder)
     with Lease(folder):
         assert is_held(folder)
+
+
+@pytest.mark.parametrize("wrong", [{"pid": None}, {"pid": "twelve"}, {"pid": 1.5}, {"host": "elsewhere", "time": None}])
+def test_a_lease_with_values_of_other_types_holds_nothing(folder, wrong):
+    with Lease(folder):
+        values = json.loads(folder.lease_file.read_text())
+    write_json(folder.lease_file, values | wrong)
+    assert not is_held(folder)
+    with Lease(folder):
+        assert is_held(folder)
+
+
+def test_who_takes_a_dead_lease_over_too_late_leaves_the_new_owners(folder, monkeypatch):
+    dead = {"host": "elsewhere", "pid": 1, "born": "1", "token": "dead", "time": 0.0}
+    write_json(folder.lease_file, dead)
+    with Lease(folder):
+        new = json.loads(folder.lease_file.read_text())
+    write_json(folder.lease_file, dead)
+    read, readings = lease._read, []
+
+    def overtaken(path):
+        found = read(path)
+        readings.append(found)
+        if len(readings) == 2:
+            write_json(folder.lease_file, new | {"host": "elsewhere", "time": time.time()})
+        return found
+
+    monkeypatch.setattr(lease, "_read", overtaken)
+    with pytest.raises(LeaseHeldError), Lease(folder):
+        pass
+    assert [each["token"] for each in readings[:2]] == ["dead", "dead"]
+    assert json.loads(folder.lease_file.read_text())["token"] == new["token"]
+    assert [path.name for path in folder.path.iterdir()] == ["lease.json"]

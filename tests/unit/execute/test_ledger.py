@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from tepo_lab.errors import RecordError
 from tepo_lab.execute.executor import prepare_folder
-from tepo_lab.execute.ledger import entry, families, find_folder
+from tepo_lab.execute.ledger import damaged_seeds, entry, families, find_folder
 from tepo_lab.execute.plan import make_plan
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
@@ -91,13 +90,21 @@ def test_a_run_made_under_another_name_is_found_by_its_id(tmp_path, run):
     assert find_folder(tmp_path, run).path == other
 
 
-def test_a_damaged_run_file_names_itself_and_the_mend(tmp_path, run):
+def test_a_damaged_run_file_is_passed_over_named_and_known_by_its_folder(tmp_path, run, capsys):
     found = entry(tmp_path, run)
     prepare_folder(found)
+    other = planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=2))
+    prepare_folder(entry(tmp_path, other))
     assert families(tmp_path) == {run.family}
+    assert (damaged_seeds(tmp_path, run), capsys.readouterr().err) == ((), "")
     found.folder.run_file.write_text('{"id": ')
-    with pytest.raises(RecordError, match=r"run\.json is damaged"):
-        families(tmp_path)
+    assert families(tmp_path) == {run.family}
+    said = capsys.readouterr().err
+    assert said.startswith(f"tepo-lab: note: run {run.folder} is passed over: ")
+    assert said.endswith("the command that ran it writes it anew.\n")
+    assert said.count("\n") == 1
+    assert damaged_seeds(tmp_path, other) == (1,)
+    assert damaged_seeds(tmp_path, planned(compose_run("tepo", "nano", ("trainer.learning_rate=1e-3",), seed=1))) == ()
 
 
 def test_a_plan_counts_shared_runs_once_and_costs_only_what_is_left(tmp_path):
@@ -112,3 +119,28 @@ def test_a_plan_counts_shared_runs_once_and_costs_only_what_is_left(tmp_path):
     halfway = make_plan(tmp_path, expansions)
     assert halfway.seconds_left(halfway.entries[1]) == whole - 10 * spec.profile.estimates.seconds_per_step
     assert json.loads(json.dumps(plan.as_json()))["runs"][0]["arm"] == "base"
+
+
+def test_no_state_of_a_run_lets_a_shorter_request_go_back_on_it(tmp_path, run):
+    shorter = planned(compose_run("tepo", "nano", ("trainer.steps=2",), seed=1))
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    found.folder.checkpoint(4).mkdir(parents=True)
+    reason = "at step 4, past 2 without an evaluation there"
+    for event, details in (
+        ("checkpoint", {}),
+        ("collapsed", {"rule": "reward/mean < 0.02"}),
+        ("complete", {}),
+        ("failed", {"kind": "user", "error": "no such thing"}),
+    ):
+        add(found, event, 4, **details)
+        assert (entry(tmp_path, shorter).state, entry(tmp_path, shorter).reason) == ("past", reason), event
+    found.folder.run_file.write_text('{"id": ')
+    assert (entry(tmp_path, shorter).action, entry(tmp_path, shorter).reason) == ("blocked", reason)
+    evaluated(found, 2)
+    assert (
+        entry(tmp_path, shorter).reason == "at step 4, past 2, and not whole; ask for trainer.steps=4 to go on with it"
+    )
+    assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("interrupted", "resume")
+    found.folder.run_file.unlink()
+    assert entry(tmp_path, shorter).action == "blocked"

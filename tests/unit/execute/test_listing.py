@@ -10,9 +10,9 @@ from test_plan import plan_of
 from tepo_lab.execute import listing
 
 
-def printed(plan):
+def printed(plan, **cluster):
     console = Console(width=160, file=io.StringIO())
-    console.print(listing.plan_table(plan))
+    console.print(listing.plan_table(plan, **cluster))
     return console.file.getvalue()
 
 
@@ -27,3 +27,11 @@ def test_a_plan_of_many_runs_shows_the_seeds_of_an_arm_in_one_row(tmp_path, monk
     assert folded.count("tepo on nano") == 1
     assert folded.count("3 of them") == 2
     assert every.split("Runs:")[1] == folded.split("Runs:")[1]
+
+
+def test_a_cluster_too_small_for_a_run_is_told_with_the_numbers(tmp_path):
+    plan = plan_of(tmp_path, "resources.cpus=16", "resources.gpus=8", "resources.learners=8")
+    assert "Time: none, since one run takes 8 GPUs and --gpus gives 4.\n" in printed(plan, gpus=4)
+    both = "Time: none, since one run takes 16 cores and --cpus gives 2 and one run takes 8 GPUs and --gpus gives 1.\n"
+    assert both in printed(plan, cpus=2, gpus=1)
+    assert "Time: none" not in printed(plan, cpus=16, gpus=8)

@@ -62,6 +62,17 @@ def test_finished_runs_of_the_same_arm_and_profile_give_measured_costs(tmp_path)
     assert other.costs.of(other.entries[1].planned.spec).basis == "declared"
 
 
+def test_costs_pass_over_a_damaged_run_and_name_it(tmp_path, capsys):
+    first, second = (plan_of(tmp_path).entries[index].planned for index in (1, 3))
+    for each, seconds in ((first, 3.0), (second, 5.0)):
+        finish(tmp_path, each, seconds=seconds)
+    (tmp_path / "runs" / first.folder / "run.json").write_text('{"id": ')
+    plan = plan_of(tmp_path)
+    assert plan.costs.of(first.spec).basis == "measured (1 runs)"
+    assert plan.costs.of(first.spec).seconds_per_step == 5.0
+    assert capsys.readouterr().err.count(f"run {first.folder} is passed over") == 1
+
+
 def test_more_steps_extend_a_finished_run_and_fewer_are_blocked(tmp_path):
     for each in plan_of(tmp_path).entries:
         finish(tmp_path, each.planned, seconds=1.0)

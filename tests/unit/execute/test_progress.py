@@ -6,7 +6,8 @@ import time
 from rich.console import Console
 
 from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.progress import Watch, duration
+from tepo_lab.execute.progress import Standing, Watch, duration, refresh
+from tepo_lab.registry.expand import planned
 from tepo_lab.schema.record import append_line
 
 
@@ -32,8 +33,6 @@ def test_durations_are_said_for_people():
 
 
 def test_plain_lines_tell_each_change_once(small_run, tmp_path):
-    from tepo_lab.registry.expand import planned
-
     spec, folder = small_run("tepo", "trainer.steps=3")
     watch, stream = watch_on([entry(tmp_path, planned(spec))], terminal=False)
     watch(False)
@@ -53,8 +52,6 @@ def test_plain_lines_tell_each_change_once(small_run, tmp_path):
 
 
 def test_time_left_follows_the_measured_pace(small_run, tmp_path):
-    from tepo_lab.registry.expand import planned
-
     entries = []
     for seed in (1, 2, 3):
         spec, _ = small_run("tepo", "trainer.steps=10", seed=seed)
@@ -69,8 +66,6 @@ def test_time_left_follows_the_measured_pace(small_run, tmp_path):
 
 
 def test_a_terminal_shows_every_run_with_its_reward_and_time_left(small_run, tmp_path):
-    from tepo_lab.registry.expand import planned
-
     spec, folder = small_run("tepo", "trainer.steps=3")
     watch, stream = watch_on([entry(tmp_path, planned(spec))], terminal=True)
     append_line(folder.events_file, {"time": time.time(), "event": "started", "step": 0})
@@ -80,3 +75,12 @@ def test_a_terminal_shows_every_run_with_its_reward_and_time_left(small_run, tmp
     shown = stream.getvalue()
     for text in ("a sweep", "tepo s1", "training", "1/3", "0.250", "0.125", "0 of 1 runs done"):
         assert text in shown
+
+
+def test_grades_made_again_are_no_evaluation_to_judge_time_by(small_run, tmp_path):
+    spec, folder = small_run("tepo", "trainer.steps=3")
+    standing = Standing(entry(tmp_path, planned(spec)))
+    append_line(folder.events_file, {"time": 1.0, "event": "evaluated", "step": 3, "seconds": 5.0})
+    append_line(folder.events_file, {"time": 2.0, "event": "evaluated", "step": 3, "grades_changed": 1})
+    refresh(standing)
+    assert standing.evaluation_seconds == 5.0

@@ -80,7 +80,7 @@ def test_a_run_that_has_not_begun_is_pending_and_a_damaged_one_says_the_mend(tmp
     folder = begin(tmp_path, expansion, 1)
     folder.run_file.write_text("{")
     assert status_of(folder).state == "damaged"
-    assert "remove the folder" in status_of(folder).detail
+    assert "the command that ran it writes it anew" in status_of(folder).detail
     folder.run_file.write_text('{"spec": {}}')
     assert "lacks 'arm'" in status_of(folder).detail
 

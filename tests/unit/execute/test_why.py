@@ -7,6 +7,7 @@ import io
 
 import pytest
 from rich.console import Console
+from safetensors import SafetensorError
 
 from tepo_lab.errors import ModelError
 from tepo_lab.execute.failures import (
@@ -54,6 +55,19 @@ def test_the_machines_failures_are_told_from_the_users():
         assert is_machine_failure(OSError(number, "said by the system"))
     assert is_machine_failure(MemoryError())
     assert is_machine_failure(OutOfMemoryError("CUDA out of memory"))
+    for said in (
+        "[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
+        "PytorchStreamWriter failed writing file data/0: file write failed",
+        "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+        "allocate 8000000000000 bytes. Error code 12 (Cannot allocate memory)",
+    ):
+        assert is_machine_failure(RuntimeError(said))
+    assert is_machine_failure(
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    )
+    assert not is_machine_failure(SafetensorError("Error while deserializing header: header too small"))
+    assert not is_machine_failure(RuntimeError("shapes cannot be multiplied (2x3 and 2x3)"))
+    assert not is_machine_failure(ModelError("its README says: no space left on device"))
     for error in (OSError(errno.ENOENT, "no such file"), ModelError("no model"), ValueError("nan"), KeyError("x")):
         assert not is_machine_failure(error)
 

@@ -199,12 +199,14 @@ def test_one_run_in_two_panels(tmp_path: Path) -> None:
     assert ("t", "m", "other", "avg") in places(aliased, "duplicate")
 
 
-def test_a_row_printed_twice_in_one_place_is_two_printings(tmp_path: Path) -> None:
+def test_a_cell_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
     lines = "".join(f"t,,m,one,one,easy,{percent}\n" for percent in ("75.00", "75.50"))
     (tmp_path / "mine.csv").write_text(HEADER + lines)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(COUNTS))
-    found = audit(read_printed(tmp_path / "mine.csv"))
-    assert [(each.kind, each.printed, each.recomputed) for each in found.findings] == [("duplicate", 75.5, 75.0)]
+    with pytest.raises(DataError, match=r"mine\.csv:3: easy of row 'one' stands twice in one place"):
+        read_printed(tmp_path / "mine.csv")
+    with pytest.raises(DataError, match="is a folder; name a CSV file"):
+        read_printed(tmp_path)
 
 
 def test_an_order_that_the_recomputed_averages_turn_round(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,9 @@ from synthetic_home import SUITE, SyntheticHome, columns_of, random_columns
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report import scan
+from tepo_lab.report.best import alike, best
 from tepo_lab.report.frame import Table
+from tepo_lab.report.lines import blocks
 from tepo_lab.schema.record import RunFolder, append_line, read_lines
 
 RIGHT = {"greedy": [1, 1, 0, 0, 0, 0], "sampled": [4, 1, 0]}
@@ -190,7 +193,9 @@ def test_the_untrained_model_is_read_at_step_zero_and_is_never_the_best(full_hom
     table = full_home.table("base")
     assert table.base is not None
     assert (table.base.steps, table.base.cells["greedy"].correct) == (0, 1)
-    assert table.best()["greedy"] == 0.0
+    (panel,) = [block for block in blocks(table) if len(block.rows) > 1]
+    assert panel.best["greedy"] == 0.0
+    assert {row.arm for row in panel.alike} == {"plain", "absent"} - {row.arm for row in table.rows if row.suspect}
     assert table.base_reason is None
 
 
@@ -201,12 +206,26 @@ def test_an_untrained_model_that_is_not_there_has_a_reason(full_home: SyntheticH
     assert values["base_reason"] == "not run"
 
 
-def test_best_of_each_column(full_home: SyntheticHome) -> None:
-    best = full_home.table("base").best()
-    assert best["greedy"] == 100.0
-    assert best["sampled"] == pytest.approx(100 * 24 / 36)
-    assert best["average"] == pytest.approx(100 * 39 / 54)
-    assert full_home.table("base").footer()["seeds"] == [1, 2, 3]
+def test_the_best_is_among_complete_rows_of_as_many_seeds(full_home: SyntheticHome) -> None:
+    table = full_home.table("base")
+    _, panel = blocks(table)
+    # One of three seeds of "partial" is there: its mean over the survivors competes with nobody's.
+    assert [row.arm for row in panel.alike] == ["plain", "masked"]
+    assert panel.best["greedy"] == pytest.approx(100 * 15 / 18)
+    assert panel.best["sampled"] == pytest.approx(100 * 24 / 36)
+    assert panel.best["average"] == pytest.approx(100 * 39 / 54)
+    partial = table.rows[-1]
+    assert partial.cells["greedy"].percent == 100.0
+    assert panel.best_for(partial) == {}
+    assert table.footer()["seeds"] == [1, 2, 3]
+
+
+def test_rows_of_other_seeds_or_steps_are_never_the_best(full_home: SyntheticHome) -> None:
+    plain, masked = full_home.table("base").rows[:2]
+    assert alike([plain, masked, replace(masked, seeds=(1,)), replace(masked, steps=132)]) == [plain, masked]
+    assert alike([plain, masked, replace(plain, seeds=(1,)), replace(masked, seeds=(2,))]) == [plain, masked]
+    assert alike([plain, replace(masked, outcome="collapsed at step 9 (1 of 3 seeds)")]) == [plain]
+    assert best([plain], full_home.table().columns) == {}
 
 
 def test_arms_are_compared_with_their_parents_over_common_seeds(full_home: SyntheticHome) -> None:
@@ -266,8 +285,8 @@ def test_the_home_is_scanned_once_and_other_families_are_left_alone(
     full_home: SyntheticHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scanned: list[Path] = []
-    listing = scan.run_folders
-    monkeypatch.setattr(scan, "run_folders", lambda home: scanned.append(home) or listing(home))
+    listing = scan.readable_runs
+    monkeypatch.setattr(scan, "readable_runs", lambda home: scanned.append(home) or listing(home))
     stranger = full_home.run("stranger", 1)
     stranger.events_file.write_text("damaged\n")
     full_home.table("base")
@@ -321,3 +340,25 @@ def test_synthetic_runs_keep_the_record_contract(home: SyntheticHome) -> None:
     assert [event["event"] for event in read_lines(folder.events_file)] == ["started", "complete", "evaluated"]
     assert parquet.read_metadata(folder.generations(20)).num_rows == 18
     assert folder.evaluated_steps() == [20]
+
+
+def test_a_run_with_damaged_records_leaves_the_others_their_scores(home, capsys):
+    """Of a damaged run.json the wanted row knows; damaged events are found on the way."""
+    right = {"greedy": [1, 1, 0, 0, 1, 0], "sampled": [2, 1, 3]}
+    home.want("whole", (1,))
+    home.want("events", (1,))
+    home.want("partly", (1, 2))
+    folders = {
+        (arm, seed): home.run(arm, seed, right=right) for arm in ("whole", "events", "partly") for seed in (1, 2)
+    }
+    events = folders["events", 1].events_file
+    events.write_text("garbage\n" + events.read_text())
+    folders["partly", 2].run_file.write_text("{")
+    home.rows["partly"] = replace(home.rows["partly"], damaged=(2,))
+    whole, damaged, partly = home.table().rows
+    assert whole.outcome == "complete"
+    assert (damaged.outcome, damaged.average.missing) == ("records damaged", "damaged")
+    assert "events.jsonl:1 cannot be read" in str(damaged.average.reason)
+    assert partly.outcome == "partly: 1 of 2 seeds (records damaged)"
+    assert partly.average.generation_weighted == whole.average.generation_weighted
+    assert capsys.readouterr().err.count(f"run {folders['events', 1].name} is passed over: ") == 1

@@ -87,8 +87,8 @@ def test_a_terminal_gets_the_best_in_bold(full_home: SyntheticHome) -> None:
 def test_markdown_marks_the_best_and_shows_counts(full_home: SyntheticHome) -> None:
     rows = [line.split("|") for line in render(full_home.table("base"), "md").splitlines() if line.startswith("|")]
     table = {cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in rows[:10]}
-    assert table["MASKED"][3:5] == ["83.33 (15/18)", "**66.67** (24/36)"]
-    assert table["PARTIAL"][3] == "**100.00** (6/6)"
+    assert table["MASKED"][3:5] == ["**83.33** (15/18)", "**66.67** (24/36)"]
+    assert table["PARTIAL"][3] == "100.00 (6/6)"
     assert table["ABSENT"][3:] == ["not run"] * 4
     assert len({len(cells) for cells in rows[:10]}) == 1
     assert "**" not in "".join(table["BASE"])

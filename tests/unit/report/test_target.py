@@ -100,3 +100,10 @@ def test_nothing_recorded_names_the_home(home: SyntheticHome) -> None:
 @pytest.mark.parametrize("form", sorted(FORMATS))
 def test_golden(trained: SyntheticHome, form: str) -> None:
     assert_golden("report/target", form, render_target(table_of(trained, Target(60.0, window=2)), form))
+
+
+@pytest.mark.parametrize("percent", [0.0, -1.0, 100.5, float("nan")])
+def test_a_target_is_a_share_above_zero(percent: float) -> None:
+    with pytest.raises(ConfigError, match="give a percentage above 0, at most 100"):
+        make_target(percent, "reward/mean", None)
+    assert make_target(100.0, "reward/mean", None).percent == 100

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tepo_lab.rollout.engine import Sampling
-from tepo_lab.rollout.vllm_engine import VllmEngine
+from tepo_lab.rollout.vllm_engine import ENVIRONMENT, VllmEngine
 
 
 class Recorder:
@@ -18,6 +18,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.weights: list[dict[str, torch.Tensor]] = []
+        self.seeds: list[int] = []
 
     def sleep(self, level: int) -> None:
         self.calls.append(f"sleep {level}")
@@ -35,6 +36,7 @@ class Recorder:
 
     def generate(self, requests: list, settings: list, use_tqdm: bool) -> list:
         self.calls.append("generate")
+        self.seeds += [each.seed for each in settings]
         one = SimpleNamespace(
             index=0, token_ids=[7], logprobs=[{7: SimpleNamespace(logprob=-0.5)}], finish_reason="length"
         )
@@ -74,3 +76,42 @@ def test_on_a_cpu_weights_are_taken_once_until_they_are_synced(engine: VllmEngin
     engine.sync_weights()
     engine.generate([[5]], samples=1, sampling=Sampling(1.0, 1))
     assert engine.llm.calls[4:] == ["reload_weights", "reset", "generate"]
+
+
+def test_no_two_samples_of_a_batch_share_their_noise(engine: VllmEngine) -> None:
+    """vLLM draws sample j of a request from the request's seed + j."""
+    for seed in (3, 4):
+        engine.generate([[5]] * 32, samples=8, sampling=Sampling(1.0, 1, seed=seed))
+    drawn = {seed + sample for seed in engine.llm.seeds for sample in range(8)}
+    assert len(drawn) == 2 * 32 * 8
+    assert min(drawn) >= 0
+    assert max(drawn) < 2**63
+
+
+def test_a_prompts_seed_does_not_depend_on_the_batch_it_is_in(engine: VllmEngine) -> None:
+    engine.generate([[5]] * 4, samples=1, sampling=Sampling(1.0, 1, seed=3))
+    engine.generate([[5]] * 2, samples=1, sampling=Sampling(1.0, 1, seed=3), first_prompt=2)
+    assert engine.llm.seeds[4:] == engine.llm.seeds[2:4]
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+def test_only_learners_with_peers_are_placed_by_their_launcher(has_peers: bool, monkeypatch) -> None:
+    """The external launcher reads RANK and LOCAL_RANK, which a learner by itself has not."""
+    given: dict = {}
+    module = ModuleType("vllm")
+    module.LLM = given.update  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    model = SimpleNamespace(device=torch.device("cuda"))
+    VllmEngine(
+        model,
+        checkpoint="m",
+        dtype="float32",
+        end_ids=[1],
+        max_tokens=8,
+        sequences_per_batch=4,
+        **({"has_peers": True} if has_peers else {}),
+    )
+    assert given["enable_sleep_mode"]
+    assert given.get("distributed_executor_backend") == ("external_launcher" if has_peers else None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tepo_lab.stats.bootstrap import estimate
+from tepo_lab.stats.bootstrap import Estimate, estimate
 from tepo_lab.stats.paired import compare, paired, smallest_detectable
 
 ONE = np.ones(1)
@@ -66,6 +66,15 @@ def test_smallest_detectable_difference_is_seen_with_the_power_it_names() -> Non
     assert true == pytest.approx((1.966 + 0.8426) * planned.standard_error, rel=0.01)
     found = [stats.ttest_1samp(random.normal(true, 0.2, 400), 0).pvalue < 0.05 for _ in range(1000)]
     assert np.mean(found) == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize(("freedom", "errors"), [(1, 16.334), (2, 5.6535), (10, 3.1100), (4000, 2.8023)])
+def test_smallest_detectable_difference_with_few_degrees_of_freedom(freedom: float, errors: float) -> None:
+    """That many standard errors, by the noncentral t distribution."""
+    found = smallest_detectable(Estimate(0.0, 0.0, 0.0, 0.5, freedom, 3))
+    assert found == pytest.approx(0.5 * errors, rel=1e-4)
+    critical = stats.t.ppf(0.975, freedom)
+    assert stats.nct.sf(critical, freedom, 2 * found) == pytest.approx(0.8, abs=1e-4)
 
 
 def test_five_seeds_find_a_difference_where_there_is_none_at_most_as_often_as_they_say() -> None:

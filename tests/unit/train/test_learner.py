@@ -5,10 +5,14 @@ import torch
 import yaml
 
 from tepo_lab.registry.compose import compose_run
+from tepo_lab.rollout.engine import Response
 from tepo_lab.rollout.transformers_engine import TransformersEngine
+from tepo_lab.schema.problem import Problem
+from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.tasks.sources import open_source
-from tepo_lab.train.experience import Collector
+from tepo_lab.train.experience import Collector, Group
 from tepo_lab.train.learner import Learner
+from tepo_lab.train.model import load_model
 from tests.conftest import load_nano
 
 
@@ -85,6 +89,40 @@ def test_on_the_first_mini_batch_every_ratio_is_one_and_no_entropy_has_changed()
     assert metrics["entropy/change_mean"] == 0
     assert metrics["mask/share"] == 0
     assert metrics["actor/ppo_kl"] == 0
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_model_that_comes_with_dropout_learns_without(checkpointing, tmp_path):
+    """With dropout old and new log-probabilities would differ by its noise; checkpointed passes are made twice."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from tepo_lab.tasks.nano_model import nano_tokenizer
+
+    tokenizer = nano_tokenizer()
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=128, n_embd=16, n_layer=2, n_head=2)
+    assert config.resid_pdrop == config.attn_pdrop == config.embd_pdrop == 0.1
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = ModelSpec(name="gpt2", path=str(tmp_path), gradient_checkpointing=checkpointing)
+    loaded = load_model(model, torch.device("cpu"))
+    spec = compose_run("tepo", "nano", ("trainer.prompts_per_step=2", "trainer.mini_batch_prompts=2"), seed=1)
+    problem = Problem(id="p", prompt="p", answer="a")
+    responses = [Response((5, 6, 7, 8), False), Response((9, 10), False)]
+    metrics = Learner(spec, loaded).learn(1, [Group(problem, [3, 4], responses, [1.0, 0.0], [0.5, -0.5])] * 2)
+    assert metrics["actor/grad_norm"] > 0
+    assert metrics["ratio/min"] == metrics["ratio/max"] == 1
+    assert loaded.model.is_gradient_checkpointing == checkpointing
+    # What checkpointing in transformers goes by.
+    assert loaded.model.training
+
+
+def test_no_gradient_is_kept_after_an_update(groups):
+    spec = compose_run("tepo", "nano", ("trainer.gradient_ratio_every=1",), seed=1)
+    loaded = load_nano()
+    learner = Learner(spec, loaded)
+    assert learner.learn(1, groups)["actor/grad_norm"] > 0
+    assert all(each.grad is None for each in [*loaded.model.parameters(), *learner.weights])
 
 
 def test_later_mini_batches_move_away_from_the_rollout_policy():

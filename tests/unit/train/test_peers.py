@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import random
 from functools import partial
 
@@ -14,7 +15,7 @@ from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.train.experience import Group
 from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import LoadedModel
-from tepo_lab.train.peers import ALONE
+from tepo_lab.train.peers import ALONE, GroupPeers, sendable
 from tepo_lab.train.trial import Trial
 from tests.unit.train.peers import in_processes
 
@@ -92,8 +93,30 @@ def compare(peers, path):
         if peers.is_first:
             alone = tiny(tied=tied)
             results[name] = (shared, learned(arm, alone, ALONE), weights, alone.state_dict())
+    untouched = taken_over_untouched(peers, path.with_name("optimizer"))
     if peers.is_first:
-        torch.save(results, path)
+        torch.save(results | {"untouched": untouched}, path)
+
+
+def taken_over_untouched(peers, folder):
+    """Weights after the first update with an optimizer taken over before any, from shards and from one process.
+
+    And with one that is new.
+    """
+    from tepo_lab.train.sharded import full_weights, load_optimizer, load_sharded, save_optimizer, scatter_optimizer
+
+    weights = {}
+    for way in ("shards", "one process", "new"):
+        model = load_sharded(ModelSpec(name="tiny", path="tiny"), peers, torch.device("cpu"), partial(tiny, tied=True))
+        learner = Learner(compose_run("tepo", "nano", OVERRIDES, seed=1), LoadedModel(model, None, (0,), 0), peers)
+        if way == "shards":
+            save_optimizer(folder, model, learner.optimizer)
+            load_optimizer(folder, model, learner.optimizer, peers)
+        elif way == "one process":
+            scatter_optimizer(torch.optim.AdamW(tiny(tied=True).parameters()).state_dict(), model, learner.optimizer)
+        learner.learn(1, groups(1, 2))
+        weights[way] = {name: value.clone() for name, value in full_weights(model)}
+    return weights
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +134,12 @@ def test_two_processes_make_the_updates_of_one(case, compared):
     before = tiny(tied=CASES[case][0]).state_dict()
     assert max(float((expected[name] - before[name]).abs().max()) for name in expected) > 1e-3
     assert max(float((weights[name] - expected[name]).abs().max()) for name in expected) < 1e-5
+
+
+@pytest.mark.parametrize("way", ["shards", "one process"])
+def test_an_optimizer_that_has_made_no_update_is_taken_over_as_new(way, compared):
+    found, new = compared["untouched"][way], compared["untouched"]["new"]
+    assert all(torch.equal(found[name], value) for name, value in new.items())
 
 
 def go_on(peers, specs, folder):
@@ -141,3 +170,47 @@ def test_a_run_goes_on_with_another_number_of_processes(small_run, tmp_path):
     ours, theirs = (load_file(each.checkpoint(3) / "model" / "model.safetensors") for each in (folder, alone))
     assert ours.keys() == theirs.keys()
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
+
+
+class NotSendableError(Exception):
+    """Takes two arguments and keeps one: it is pickled, and cannot be made again."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def test_an_error_that_cannot_be_pickled_is_told_by_name_and_message():
+    known = ValueError("as it is")
+    assert sendable(known) is known
+    local = type("LocalError", (Exception,), {})("of no module")
+    for error in (NotSendableError("one", "two"), local):
+        found = pickle.loads(pickle.dumps(sendable(error)))
+        assert (type(found).__name__, str(found)) == (type(error).__name__, str(error))
+
+
+class FakeGroup:
+    """A process group whose other process takes what the first one sent."""
+
+    def __init__(self):
+        self.sent = b""
+
+    def broadcast_object_list(self, objects, src, group):
+        if self.sent:
+            objects[:] = pickle.loads(self.sent)
+        else:
+            self.sent = pickle.dumps(objects)
+
+
+def test_all_processes_raise_what_the_first_cannot_send():
+    group = FakeGroup()
+    for rank in (0, 1):
+        peers = GroupPeers.__new__(GroupPeers)
+        peers.rank, peers.size, peers.objects, peers._dist = rank, 2, None, group
+
+        def work():
+            raise NotSendableError("one", "two")
+
+        with pytest.raises(Exception, match="one and two") as raised:
+            peers.first(work)
+        assert raised.type.__name__ == "NotSendableError"
+        assert (raised.type is NotSendableError) == (rank == 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tepo_lab.errors import DataError
+from tepo_lab.errors import DataError, RecordError
 from tepo_lab.schema.record import GENERATION_COLUMNS
 from tepo_lab.schema.sweep import StopRule
 from tepo_lab.train import checkpoint
@@ -188,3 +188,13 @@ def test_leftovers_of_a_killed_save_are_removed(small_run):
     run_trial(spec, folder)
     assert not leftover.exists()
     shutil.rmtree(folder.path)
+
+
+def test_records_are_not_cut_back_to_a_shorter_request(small_run):
+    spec, folder = small_run("grpo_dapo", "trainer.steps=2")
+    run_trial(spec, folder)
+    shorter, _ = small_run("grpo_dapo", "trainer.steps=1")
+    with pytest.raises(RecordError, match=r"is at step 2, and going back to step 1 would drop.*trainer\.steps=2"):
+        Trial(shorter, folder)
+    assert [step["step"] for step in folder.metrics()] == [1, 2]
+    assert folder.evaluated_steps() == [2]
