@@ -19,6 +19,7 @@ from tepo_lab.errors import RecordError, ResourceError
 from tepo_lab.execute.cluster import Cluster, check_fits, check_reachable
 from tepo_lab.execute.cost_report import CpuMeter
 from tepo_lab.execute.failures import record_machine_failure
+from tepo_lab.execute.interrupt import Interrupt
 from tepo_lab.execute.learners import run_with_learners
 from tepo_lab.execute.ledger import Entry
 from tepo_lab.execute.processes import children, lives
@@ -154,10 +155,12 @@ class Executor:
         storage = self.home / "ray" / f"{expansion.sweep.name}-{os.getpid()}"
         ended, lost = threading.Event(), threading.Event()
         measured = [0.0]
+        interrupt = Interrupt()
 
         def loop() -> None:
             while not ended.wait(0.5):
                 watch(False)
+                interrupt.insist()
                 if time.monotonic() - measured[0] > METER_SECONDS:
                     self.meter.sample()
                     measured[0] = time.monotonic()
@@ -169,8 +172,9 @@ class Executor:
         watcher = threading.Thread(target=loop, name="watcher", daemon=True)
         watcher.start()
         try:
-            for group in _same_resources(pending):
-                self._fit(group, stop, expansion.sweep.search, storage)
+            with interrupt:
+                for group in _same_resources(pending):
+                    self._fit(group, stop, expansion.sweep.search, storage)
         except KeyboardInterrupt:
             if lost.is_set():
                 raise ClusterLostError(_LOST) from None

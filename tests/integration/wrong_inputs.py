@@ -156,7 +156,7 @@ ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("data", "check", "data.terms=[0]"), "'data.terms.0': must be above 0"),
     (("data", "check", "data=gsm8k", "data.path=nowhere"), "no such file or folder"),
     (("data", "frobnicate"), "See tepo-lab data --help"),
-    (("audit", "."), "no such file"),
+    (("audit", "."), "is a folder"),
     (("theory", "--seed", "-1"), "--seed"),
     (("status", "--home", "/dev/null"), "is not a folder that can be read"),
     (("status", "--home", "x" * 300), "is not a folder that can be read"),
