@@ -16,7 +16,8 @@ PATIENCE_SECONDS = 1.0
 class Interrupt:
     """While it is entered in the main thread, an interrupt (SIGINT) that has not ended the block can be sent again.
 
-    Now and then the `KeyboardInterrupt` of a Ctrl-C is raised where it cannot be passed on (a callback of a weak reference).
+    Now and then the `KeyboardInterrupt` of a Ctrl-C is raised where it cannot be passed on (a callback of a weak
+    reference).
     """
 
     def __init__(self) -> None:
