@@ -191,7 +191,11 @@ def missing_reason(run: FoundRun | None, step: int | None) -> tuple[Missing, str
         outcome = f"stopped at step {run.last_step}"
         return "stopped", outcome, f"{outcome}; the command that ran it goes on from there"
     there = ", ".join(str(each) for each in run.evaluated_steps) or "none"
-    outcome = "not evaluated" if step is None else f"not evaluated at step {step}"
+    outcome = "not evaluated"
+    if step is not None:
+        outcome = f"not evaluated at step {step}"
+    elif run.evaluated_steps:  # without a step, runs are read where all have spent the same
+        outcome = "not evaluated within the budget"
     return "not graded", outcome, f"{outcome} (evaluated steps: {there})"
 
 

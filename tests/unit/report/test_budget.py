@@ -7,7 +7,7 @@ import pytest
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.budget import equal_budget
-from tepo_lab.report.scan import FoundRun
+from tepo_lab.report.scan import FoundRun, missing_reason
 from tepo_lab.schema.record import RunFolder, append_line
 
 
@@ -37,6 +37,7 @@ def test_a_run_whose_first_evaluation_is_beyond_the_budget_has_none(tmp_path: Pa
     thrifty = run_of(tmp_path, "thrifty", [10] * 4, (4,))
     costly = run_of(tmp_path, "costly", [100] * 4, (4,))
     assert equal_budget([thrifty, costly], "tokens").steps == {("thrifty", 1): 4}
+    assert missing_reason(costly, None)[1] == "not evaluated within the budget"
 
 
 def test_a_collapsed_run_keeps_its_evaluation_and_does_not_lower_the_budget(tmp_path: Path) -> None:
