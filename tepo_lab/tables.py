@@ -49,7 +49,7 @@ def sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Tabl
     # Arms of the caller's own choice fill no panel of the paper's.
     own_arms = any(each.partition("=")[0] == "arms" for each in overrides)
     report_name, panels = (name, []) if own_arms else shown_by(name, sweep)
-    tables = build_tables(home, report_name, overrides, panels=panels, profiles=sweep.profiles)
+    tables = tables_of(home, resolved_reports(home, report_name, overrides, panels=panels, profiles=sweep.profiles))
     options = [f"--panel {panel}" for panel in panels]
     shown = [shlex.quote(each) for each in overrides if not each.startswith("seeds=")]
     if sweep.profiles != load_report(report_name).profiles and not any(each.startswith("profile=") for each in shown):
@@ -60,22 +60,6 @@ def sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Tabl
 def _listed(names: Sequence[str]) -> str:
     """Names as the value of an override."""
     return names[0] if len(names) == 1 else f"[{','.join(names)}]"
-
-
-def build_tables(
-    home: Path,
-    name: str,
-    overrides: list[str],
-    *,
-    panels: list[str],
-    profiles: tuple[str, ...] = (),
-    equal: Budget | None = None,
-    pass_at: Sequence[int] = (),
-) -> list[Table]:
-    """A report's table, read at equal steps or at another `equal` budget: one, or one for each suite of benchmarks
-    where its profiles differ in them."""
-    resolved = resolved_reports(home, name, overrides, panels=panels, profiles=profiles)
-    return tables_of(home, resolved, equal, pass_at)
 
 
 def resolved_reports(
@@ -121,7 +105,10 @@ def _any_held(resolve: Callable[[], tuple[ResolvedReport, ...]], held: frozenset
 
 
 def tables_of(home: Path, resolved: Resolved, equal: Budget | None = None, pass_at: Sequence[int] = ()) -> list[Table]:
-    """The tables of a resolved report: neighbouring profiles with the same benchmarks stand in one."""
+    """The tables of a resolved report: neighbouring profiles with the same benchmarks stand in one.
+
+    Rows are read at equal steps, or at another `equal` budget; `pass_at` are the k of pass@k.
+    """
     from tepo_lab.report.table import build_table, columns_of
 
     made = [wanted(home, each, resolved.held, budget=equal is not None) for each in resolved.reports]

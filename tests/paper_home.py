@@ -13,6 +13,7 @@ from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import RunFolder, append_line, write_json
+from tests.generation_columns import generation_columns
 
 
 def paper_run(
@@ -40,23 +41,11 @@ def paper_run(
 def generations(suite: Suite, percents: dict[str, float], seed: list[int]) -> dict[str, np.ndarray]:
     """All of a suite's generations, `percents` of each benchmark's right, its problems of different difficulty."""
     random = np.random.default_rng(seed)
-    names, problems, samples, correct = [], [], [], []
+    correct = {}
     for name, each in suite.benchmarks.items():
         size = each.problems * each.samples
         right = round(size * percents[name] / 100)
         # Problems are hard or easy for all of their samples alike.
         difficulty = np.repeat(random.standard_normal(each.problems), each.samples) + random.standard_normal(size) / 2
-        names.append(np.full(size, name))
-        problems.append(np.repeat([f"{name}-{number:04d}" for number in range(each.problems)], each.samples))
-        samples.append(np.tile(np.arange(each.samples), each.problems))
-        correct.append((np.argsort(np.argsort(difficulty)) < right).astype(np.int8))
-    size = sum(map(len, names))
-    words = dict.fromkeys(("prompt", "answer", "response", "extracted", "how", "grader"), np.full(size, "2"))
-    return words | {
-        "benchmark": np.concatenate(names),
-        "problem": np.concatenate(problems),
-        "sample": np.concatenate(samples),
-        "tokens": np.full(size, 3),
-        "truncated": np.zeros(size, dtype=bool),
-        "correct": np.concatenate(correct),
-    }
+        correct[name] = np.argsort(np.argsort(difficulty)) < right
+    return generation_columns(suite, correct)

@@ -22,7 +22,7 @@ from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.answers import last_boxed
-from tepo_lab.tasks.grading import Grader, grade_all
+from tepo_lab.tasks.grading import Grade, Grader, grade_all
 from tepo_lab.tasks.sources import ListSource, open_source
 from tepo_lab.train.engines import open_engine
 from tepo_lab.train.experience import Collector
@@ -83,30 +83,17 @@ class StepBench:
         return spec.model_copy(update={"model": model, "data": data})
 
 
-class InFileOrder:
-    """Problems in the order of their file, from the start again after the last."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = problems
+class InFileOrder(ListSource):
+    """Problems for training in the order of their file, from the start again after the last."""
 
     def training(self, position: int, count: int, *, seed: int) -> list[Problem]:
         return [self.problems[place % len(self.problems)] for place in range(position, position + count)]
 
-    def benchmark(self, count: int) -> list[Problem]:
-        return list(self.problems[:count])
 
-
-class BareAnswers(Collector):
-    """Grades the last box of a response, or the whole response where it has none."""
-
-    def _grade(self, problems: Sequence[Problem], responses: Sequence[Sequence[Response]]) -> torch.Tensor:
-        ids = [response.token_ids for group in responses for response in group]
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        boxed = [text if last_boxed(text) is not None else f"\\boxed{{{text}}}" for text in texts]
-        size = len(responses[0])
-        answers = [problem.answer for problem in problems for _ in range(size)]
-        grades = grade_all(boxed, answers, Grader("boxed", symbolic=False))
-        return torch.tensor([grade.correct for grade in grades], dtype=torch.float32).view(len(problems), size)
+def grade_bare(texts: Sequence[str], answers: Sequence[str], grader: Grader) -> list[Grade]:
+    """Grades the last box of each response, or the whole response where it has none; no other grader is asked."""
+    boxed = [text if last_boxed(text) is not None else f"\\boxed{{{text}}}" for text in texts]
+    return grade_all(boxed, answers, Grader("boxed", symbolic=False))
 
 
 @dataclass
@@ -163,13 +150,21 @@ def measure_step(bench: StepBench) -> dict[str, Any]:
     loaded = load_model(spec.model, device)
     clock = Clock(device=device)
     engine = TimedEngine(open_engine(spec, loaded), clock)
-    collector = BareAnswers(spec, engine, loaded.tokenizer, InFileOrder(problems.problems))
-    learner = Learner(spec, loaded)
+    source = InFileOrder(problems.problems, where=problems.where)
+    collector = Collector(spec, engine, loaded.tokenizer, source, grade=grade_bare)
     work = Work(loaded.model, bench.updates)
+    steps = _run_steps(bench, collector, Learner(spec, loaded), clock, work)
+    result = _settings(bench, loaded.model, device) | _times(steps) | _floors(steps, work, loaded.model.dtype, device)
+    return {name: _rounded(value) for name, value in result.items()}
+
+
+def _run_steps(
+    bench: StepBench, collector: Collector, learner: Learner, clock: Clock, work: Work
+) -> list[dict[str, float]]:
+    """The measured steps: seconds by phase, tokens and mean reward of each; their groups are added to `work`."""
     steps: list[dict[str, float]] = []
-    position = tokens = 0
+    position = 0
     for step in range(1, bench.warmup + bench.steps + 1):
-        measured = step > bench.warmup
         clock.cpu.clear()
         clock.wall.clear()
         with clock.phase("step"):
@@ -177,19 +172,20 @@ def measure_step(bench: StepBench) -> dict[str, Any]:
             with clock.phase("learn"):
                 metrics = learner.learn(step, experience.groups)
         position = experience.position
-        if measured:
-            steps.append(_split(clock, metrics))
-            tokens += int(experience.metrics["rollout/tokens"])
+        if step > bench.warmup:
+            sampled = {"tokens": experience.metrics["rollout/tokens"], "reward": experience.metrics["reward/mean"]}
+            steps.append(_split(clock, metrics) | sampled)
             work.add(experience.groups)
-    peak, bandwidth = peak_flops(device, loaded.model.dtype), peak_bandwidth(device)
-    seconds = "wall" if device.type == "cuda" else "cpu"
-    per_step = fmean(each[seconds] for each in steps)
-    flops = {phase: value / bench.steps for phase, value in work.flops.items()}
-    result = {
+    return steps
+
+
+def _settings(bench: StepBench, model: torch.nn.Module, device: torch.device) -> dict[str, Any]:
+    """What was measured, and where."""
+    return {
         "tool": "tepo-lab",
         "arm": bench.arm,
         "checkpoint": bench.checkpoint.resolve().name,
-        "parameters": sum(each.numel() for each in loaded.model.parameters()),
+        "parameters": sum(each.numel() for each in model.parameters()),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": bench.dtype,
         "torch": torch.__version__,
@@ -199,26 +195,45 @@ def measure_step(bench: StepBench) -> dict[str, Any]:
         "updates": bench.updates,
         "max_new": bench.max_new,
         "steps": bench.steps,
-        "cpu_s_per_step": fmean(each["cpu"] for each in steps),
-        "cpu_s_median": median(each["cpu"] for each in steps),
-        "cpu_s_min": min(each["cpu"] for each in steps),
-        "wall_s_per_step": fmean(each["wall"] for each in steps),
+    }
+
+
+def _times(steps: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Seconds of the steps and what was made in them; the reward is the last step's."""
+    cpu, wall, tokens = ([each[name] for each in steps] for name in ("cpu", "wall", "tokens"))
+    return {
+        "cpu_s_per_step": fmean(cpu),
+        "cpu_s_median": median(cpu),
+        "cpu_s_min": min(cpu),
+        "wall_s_per_step": fmean(wall),
         "split": {phase: fmean(each[phase] for each in steps) for phase in ("rollout", "old_log_probs", "update")},
-        "tokens_per_step": tokens / bench.steps,
-        "reward": experience.metrics["reward/mean"],
-        "tokens_per_cpu_s": tokens / sum(each["cpu"] for each in steps),
-        "tokens_per_wall_s": tokens / sum(each["wall"] for each in steps),
+        "tokens_per_step": fmean(tokens),
+        "reward": steps[-1]["reward"],
+        "tokens_per_cpu_s": sum(tokens) / sum(cpu),
+        "tokens_per_wall_s": sum(tokens) / sum(wall),
+    }
+
+
+def _floors(steps: Sequence[dict[str, float]], work: Work, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """The useful work of a step, what it takes at this machine's best, and the memory."""
+    on_gpu = device.type == "cuda"
+    # Taken first: the matrices that find the peaks are none of the step's.
+    memory = _peak_memory(device)
+    peak = peak_flops(device, dtype)
+    flops = {phase: value / len(steps) for phase, value in work.flops.items()}
+    floor = flop_floor(flops, peak)
+    found = {
         "flops_per_step": sum(flops.values()),
         "peak_flops": peak,
-        "floor_flops_s": sum(flop_floor(flops, peak).values()),
-        "floor_flops_split_s": flop_floor(flops, peak),
-        "mfu": sum(flops.values()) / peak / per_step,
-        "peak_memory_mib": _peak_memory(device) / 2**20,
+        "floor_flops_s": sum(floor.values()),
+        "floor_flops_split_s": floor,
+        "mfu": sum(flops.values()) / peak / fmean(each["wall" if on_gpu else "cpu"] for each in steps),
+        "peak_memory_mib": memory / 2**20,
     }
-    if device.type == "cuda":
-        result["peak_bandwidth"] = bandwidth
-        result["floor_bytes_s"] = byte_floor(work, bench.steps, bandwidth)
-    return {name: _rounded(value) for name, value in result.items()}
+    if on_gpu:
+        bandwidth = peak_bandwidth(device)
+        found |= {"peak_bandwidth": bandwidth, "floor_bytes_s": byte_floor(work, len(steps), bandwidth)}
+    return found
 
 
 def _split(clock: Clock, metrics: dict[str, float]) -> dict[str, float]:

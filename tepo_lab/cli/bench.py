@@ -35,11 +35,6 @@ class Dtype(StrEnum):
     bfloat16 = "bfloat16"
 
 
-@bench_app.callback()
-def _bench() -> None:
-    pass
-
-
 @bench_app.command(epilog=examples("bench step --checkpoint my-model --prompts prompts.jsonl --arm tepo"))
 def step(
     checkpoint: Annotated[Path, typer.Option(help="Folder with a causal language model and its tokenizer.")],

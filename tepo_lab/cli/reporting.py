@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -27,6 +24,7 @@ from tepo_lab.cli.common import (
     examples,
     print_json,
 )
+from tepo_lab.cli.out_files import check_out, writing
 from tepo_lab.cli.printing import print_tables
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.tables import (
@@ -49,9 +47,6 @@ if TYPE_CHECKING:
 #: Endings of a page's file.
 PAGE_SUFFIXES = (".html", ".htm")
 
-#: What a disk says that is full or broken: no file of another name would do better.
-_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-
 ReportName = Annotated[
     str,
     typer.Argument(
@@ -59,6 +54,21 @@ ReportName = Annotated[
         help="A table's, figure's or sweep's name (tepo-lab ls), or the path of a YAML file.",
         autocompletion=complete_reports,
     ),
+]
+
+Panels = Annotated[list[str] | None, typer.Option(help="Only this panel; may be given again.")]
+
+TargetPercent = Annotated[
+    float | None,
+    typer.Option(min=0, max=100, metavar="PERCENT", help="Instead: steps until the training reward was there."),
+]
+
+TargetMetric = Annotated[
+    str | None, typer.Option(help="With --target: reward/mean (the default), or a search's validation score.")
+]
+
+TargetWindow = Annotated[
+    int | None, typer.Option(min=1, help="With --target: steps of the moving mean; 5 unless given.")
 ]
 
 
@@ -89,7 +99,7 @@ class Against(StrEnum):
 def report(
     name: ReportName,
     overrides: Overrides = None,
-    panel: Annotated[list[str] | None, typer.Option(help="Only this panel; may be given again.")] = None,
+    panel: Panels = None,
     format: Annotated[TableFormat, typer.Option(help="How the table is printed.")] = TableFormat.text,
     against: Annotated[
         Against | None, typer.Option(help="Set the paper's numbers beside ours, where profile and suite are its own.")
@@ -98,16 +108,9 @@ def report(
     pass_at: Annotated[
         str | None, typer.Option(metavar="K,K,...", help="Also avg@n and pass@k, such as 1,4,8, with intervals.")
     ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(min=0, max=100, metavar="PERCENT", help="Instead: steps until the training reward was there."),
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="With --target: reward/mean (the default), or a search's validation score.")
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option(min=1, help="With --target: steps of the moving mean; 5 unless given.")
-    ] = None,
+    target: TargetPercent = None,
+    metric: TargetMetric = None,
+    window: TargetWindow = None,
     page: Annotated[bool, typer.Option("--page", help="Write one HTML page: tables, figures, single tokens.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; page: a .html file; else in the home.")
@@ -123,22 +126,19 @@ def report(
     from tepo_lab.schema.figure import FigureReport
 
     loaded = load_report(name)
+    is_figure = isinstance(loaded, FigureReport)
     of_target = {"--metric": metric, "--window": window}
     of_table = {"--pass-at": pass_at, "--against": against, "--page": page, "--equal": equal is not Equal.steps}
-    _check_options(target, of_target, of_table)
-    if isinstance(loaded, FigureReport):
-        if page or target is not None or pass_at or against or format is not TableFormat.text:
-            raise ConfigError(f"{name} is a figure: it takes panels, overrides and --out; a page has the figures too.")
+    _check_options(name, is_figure, format, target, of_target, of_table)
+    if is_figure:
         _write_figures(home, name, overrides or [], panels=panel or [], out=out)
         return
-    if out is not None and not page:
-        raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
-    if page:
-        _check_page(format, out)
+    _check_place(name, format, page, out)
     samples = _numbers(pass_at)
+    aim = None if target is None else _target(target, metric, window)
     resolved = _resolved(home, name, overrides or [], panel or [])
-    if target is not None:
-        _print_target(target_of(home, resolved, _target(target, metric, window)), format)
+    if aim is not None:
+        _print_target(target_of(home, resolved, aim), format)
         return
     tables = tables_of(home, resolved, BUDGETS[equal.value], samples)
     if against is not None:
@@ -149,7 +149,14 @@ def report(
         print_tables(tables, format)
 
 
-def _check_options(target: float | None, of_target: Mapping[str, object], of_table: Mapping[str, object]) -> None:
+def _check_options(
+    name: str,
+    is_figure: bool,
+    format: TableFormat,
+    target: float | None,
+    of_target: Mapping[str, object],
+    of_table: Mapping[str, object],
+) -> None:
     """Raises `ConfigError` for options that do not go together."""
     for option, value in of_target.items():
         if value is not None and target is None:
@@ -157,39 +164,22 @@ def _check_options(target: float | None, of_target: Mapping[str, object], of_tab
     for option, given in of_table.items():
         if given and target is not None:
             raise ConfigError(f"{option} and --target: give one.")
+    if is_figure and (target is not None or any(of_table.values()) or format is not TableFormat.text):
+        raise ConfigError(f"{name} is a figure: it takes panels, overrides and --out; a page has the figures too.")
 
 
-def _check_page(format: TableFormat, out: Path | None) -> None:
-    """Raises `ConfigError` for a page that is to be anything but an HTML file that can be written."""
+def _check_place(name: str, format: TableFormat, page: bool, out: Path | None) -> None:
+    """Raises `ConfigError` for a table with a file, or a page in anything but an HTML file that can be written."""
+    if not page:
+        if out is not None:
+            raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
+        return
     if format is not TableFormat.text:
         raise ConfigError("--page and --format: give one; a page is HTML.")
     if out is not None:
         if out.suffix.lower() not in PAGE_SUFFIXES:
             raise ConfigError(f"--out {out}: a page is written as {PAGE_SUFFIXES[0]}; give the file that ending.")
-        _check_out(out)
-
-
-def _check_out(path: Path) -> None:
-    """Raises `ConfigError` unless a file may be written there, before anything is worked out for it."""
-    folder = path.parent
-    if os.path.isdir(path):
-        raise ConfigError(f"--out {path}: this is a folder; name a file in it.")
-    if not os.path.isdir(folder):
-        raise ConfigError(f"--out {path}: there is no folder {folder}; make it, or name another.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"--out {path}: {folder} cannot be written; name another folder.")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Raises `ConfigError` where the place of a file is at fault; errors of a full or broken disk, or of other files,
-    stay what they are."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _OF_THE_DISK or Path(str(error.filename)) not in (path, *path.parents):
-            raise
-        raise ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out.") from None
+        check_out(out)
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
@@ -238,7 +228,7 @@ def _target(percent: float, metric: str | None, window: int | None) -> Target:
 def bundle(
     name: ReportName,
     overrides: Overrides = None,
-    panel: Annotated[list[str] | None, typer.Option(help="Only this panel; may be given again.")] = None,
+    panel: Panels = None,
     out: Annotated[Path | None, typer.Option(help="The archive; else NAME.tar.gz here.")] = None,
     home: Home = HOME,
 ) -> None:
@@ -251,7 +241,7 @@ def bundle(
     families |= {each.base.family for each in resolved.reports}
     arguments = [*(overrides or []), *(text for each in panel or [] for text in ("--panel", each))]
     tables = plain(tables_of(home, resolved))
-    with _writing(path):
+    with writing(path):
         packed = write_bundle(path, home, families=families, tables=tables, report=name, arguments=arguments)
     typer.echo(f"Bundle: {path.resolve()} ({len(packed)} runs)")
 
@@ -315,13 +305,13 @@ def theory(
 
     if out is not None:
         check_suffix(out)
-        _check_out(out)
+        check_out(out)
     check_home(home)
     found = check_theory(home, seed)
     figure = draw(found).figure
     paths = [out] if out is not None else [home / "figures" / f"theory{suffix}" for suffix in SUFFIXES]
     for path in paths:
-        with _writing(path):
+        with writing(path):
             save(figure, path)
     if format is ListFormat.json:
         print_json(found.to_dict() | {"figures": [str(path.resolve()) for path in paths]})
@@ -339,7 +329,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
 
     if out is not None:
         check_suffix(out)
-        _check_out(out)
+        check_out(out)
     resolved = _resolved(home, name, overrides, panels, say=False)
     if out is None:
         check_home(home)
@@ -366,7 +356,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
         own = out if out is None or len(resolved.reports) == 1 else out.with_stem(f"{out.stem}-{each.profile}")
         plain = home / "figures" / f"{drawn.name}-{each.profile}"
         for path in [own] if own else [plain.with_name(plain.name + suffix) for suffix in SUFFIXES]:
-            with _writing(path):
+            with writing(path):
                 save(drawn.figure, path)
             typer.echo(f"Figure: {path.resolve()}")
     if len(undrawn) == len(resolved.reports):
@@ -383,6 +373,6 @@ def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
         check_home(home)
     path = out or home / "pages" / f"{tables[0].name}.html"
     content = build_page(tables, home).encode()
-    with _writing(path):
+    with writing(path):
         write_whole(path, content)
     typer.echo(f"Page: {path.resolve()}")

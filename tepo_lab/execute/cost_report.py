@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.execute.ledger import Entry
+from tepo_lab.execute.processes import process, processes
 from tepo_lab.execute.progress import counted, duration
 
 #: Events of a run that say how long sampling outside the training steps took.
@@ -27,14 +28,12 @@ class CpuMeter:
 
     def sample(self) -> None:
         """Look at every living descendant."""
-        processes = _processes()
+        found = list(processes())
         family = {os.getpid()}
         # A parent may have a higher number than its child.
-        while grown := {pid for pid, (parent, _, _) in processes.items() if parent in family} - family:
+        while grown := {each.pid for each in found if each.parent in family} - family:
             family |= grown
-        for pid in family & processes.keys():
-            _, born, seconds = processes[pid]
-            self.seen[pid, born] = seconds
+        self.seen |= {(each.pid, each.born): each.cpu_seconds for each in found if each.pid in family}
 
     @property
     def seconds(self) -> float:
@@ -47,10 +46,10 @@ class Cost:
     """What a session took.
 
     wall and trial seconds (training steps and evaluations, all runs together), tokens sampled in training, seconds
-    from the command to the first training step, the share of the cores that steps and evaluations kept busy (their CPU
-    seconds) from the first trial's beginning to the last one's end, and the share of all CPU seconds that went into
-    other things than steps and evaluations: scheduling, starting processes, loading models, the mirror. None where
-    nothing tells.
+    from the command to the end of the first training step, the share of the cores that steps and evaluations kept busy
+    (their CPU seconds) from the first trial's beginning to the last one's end, and the share of all CPU seconds that
+    went into other things than steps and evaluations: scheduling, starting processes, loading models, the mirror. None
+    where nothing tells.
     """
 
     runs: int
@@ -71,7 +70,7 @@ class Cost:
             f"in trials, {self.tokens:,.0f} tokens sampled in training"
         ]
         if self.first_step_seconds is not None:
-            parts.append(f"{self.first_step_seconds:.0f} s to the first training step")
+            parts.append(f"{self.first_step_seconds:.0f} s until the first training step was done")
         if self.busy_share is not None:
             parts.append(f"cores {self.busy_share:.0%} busy from the first trial to the last")
         if self.overhead_share is not None:
@@ -99,7 +98,7 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
         cpu += sum(step.get("seconds/cpu") or 0.0 for step in steps)
         cpu += sum(event.get("cpu_seconds") or 0.0 for event in sampled)
         tokens += sum(step["rollout/tokens"] for step in steps)
-        firsts += [steps[0]["time"] - steps[0]["seconds/step"]] if steps else []
+        firsts += [steps[0]["time"]] if steps else []
         begins += [events[0]["time"]] if events else []
         ends += [events[-1]["time"]] if events else []
     span = max(ends) - min(begins) if begins else 0.0
@@ -116,21 +115,8 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
 
 def process_began() -> float:
     """When this process began, in Unix seconds; its present where the system does not tell."""
-    try:
-        born = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-        return time.time() - (float(Path("/proc/uptime").read_text().split()[0]) - born)
-    except OSError:
+    own = process(os.getpid())
+    if own is None:
         return time.time()
-
-
-def _processes() -> dict[int, tuple[int, str, float]]:
-    """Parent, birth and CPU seconds of every process of this machine, where the system tells."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks = int(fields[11]) + int(fields[12])
-        found[int(path.parent.name)] = (int(fields[1]), fields[19], ticks / os.sysconf("SC_CLK_TCK"))
-    return found
+    born = int(own.born) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (float(Path("/proc/uptime").read_text().split()[0]) - born)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
+from tepo_lab.execute.processes import process
 from tepo_lab.schema.record import RunFolder, write_json
 
 HEARTBEAT_SECONDS = 5.0
@@ -149,9 +150,5 @@ def _birth(pid: int) -> str | None:
 
     Tells a living owner from another process that was later given the same number.
     """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
-            fields = stream.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
+    found = process(pid)
+    return found.born if found is not None and found.lives else None

@@ -4,33 +4,56 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def children(names: Collection[str]) -> list[int]:
-    """The numbers of this process's living children of those names."""
-    return [pid for pid, name, parent in _all() if parent == os.getpid() and name in names]
+@dataclass(frozen=True)
+class Process:
+    """A process: `state` is Z when it has died and waits to be asked about it; `born` in clock ticks since boot.
+
+    Number and birth together tell it from another process that is later given the same number.
+    """
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    born: str
+    cpu_seconds: float
+
+    @property
+    def lives(self) -> bool:
+        return self.state != "Z"
 
 
-def lives(pid: int) -> bool:
-    """Whether there is such a process; one that has died and waits to be asked about it does not live."""
-    found = _stat(pid)
-    return found is not None and found[1] != "Z"
-
-
-def _all() -> Iterator[tuple[int, str, int]]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        found = _stat(int(folder.name))
-        if found is not None and found[1] != "Z":
-            yield int(folder.name), found[0], int(found[2])
-
-
-def _stat(pid: int) -> tuple[str, str, str] | None:
-    """Name, state and parent of a process."""
+def process(pid: int) -> Process | None:
+    """What is known of a process; None for no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     head, _, rest = text.rpartition(")")
-    state, parent = rest.split()[:2]
-    return head.partition("(")[2], state, parent
+    # proc(5): these are its fields from the third on.
+    fields = rest.split()
+    cpu_seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Process(pid, head.partition("(")[2], fields[0], int(fields[1]), fields[19], cpu_seconds)
+
+
+def processes() -> Iterator[Process]:
+    """All processes of this machine, dead ones that wait among them."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        found = process(int(folder.name))
+        if found is not None:
+            yield found
+
+
+def children(names: Collection[str]) -> list[int]:
+    """The numbers of this process's living children of those names."""
+    return [each.pid for each in processes() if each.parent == os.getpid() and each.lives and each.name in names]
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process and it has not died."""
+    found = process(pid)
+    return found is not None and found.lives

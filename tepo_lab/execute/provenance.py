@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
+from tepo_lab.schema.digest import file_sha256
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.record import write_whole
 from tepo_lab.schema.run import RunSpec
@@ -106,7 +107,7 @@ def _file_identity(path: Path) -> str | None:
     """SHA-256 of a small file; None for a large one, or one that is no file (any more)."""
     try:
         is_small = path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_UNTRACKED_BYTES
-        return _sha256(path) if is_small else None
+        return file_sha256(path) if is_small else None
     except OSError:
         return None
 
@@ -209,9 +210,4 @@ def _hashes(files: list[Path]) -> dict[str, str | None]:
 @cache
 def _known_sha256(path: Path, size: int, changed: int) -> str:
     """A file's SHA-256, reckoned once for each of its states: `size` in bytes, `changed` in nanoseconds."""
-    return _sha256(path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(path)

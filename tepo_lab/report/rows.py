@@ -110,7 +110,7 @@ def _named(seeds: Sequence[int]) -> str:
 
 def step_to_read(rows: Sequence[WantedRow], found: Found, steps: int | None) -> int | None:
     """`steps` when a run wanted has a full evaluation there, else the (largest) step at which most have one, if any."""
-    runs = [run for row in rows for run in _runs_of(row, found).values() if run is not None]
+    runs = [run for row in rows for run in runs_of(row, found).values() if run is not None]
     if steps is not None and any(run.evaluation_for(steps) in run.full_steps for run in runs):
         return steps
     # A run that collapsed late must not move the table past the steps that the others reached.
@@ -119,7 +119,8 @@ def step_to_read(rows: Sequence[WantedRow], found: Found, steps: int | None) -> 
     return max(reached, key=lambda step: (reached[step], step), default=steps)
 
 
-def _runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
+def runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
+    """The run of each seed of a row, None where there is none; all seeds that are found where the row names none."""
     seeds = row.seeds or sorted({*row.damaged, *(seed for family, seed in found if family == row.family)})
     return {seed: found.get((row.family, seed)) for seed in seeds}
 
@@ -136,7 +137,7 @@ def read_row(
     Args: `step`, one for all, or by (family, seed); `limits` above which a result is suspect.
     """
     results = []
-    for seed, run in _runs_of(row, found).items():
+    for seed, run in runs_of(row, found).items():
         at = step.get((row.family, seed)) if isinstance(step, Mapping) else step
         if run is None and seed in row.damaged:
             reason = "its run.json is damaged; the command that ran it writes it anew"

@@ -33,7 +33,7 @@ class FoundRun:
     `status` is the last of `STATUS_EVENTS`; `full_steps` are the evaluated steps with as many rows as the suite has
     generations. `dirty`: made from a source tree that differs from its commit; `continued`: partly made with another
     tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much;
-    `damaged`: why its events cannot be read, in which case nothing else of it counts.
+    `damaged`: why its events or step metrics cannot be read, in which case nothing else of it counts.
     """
 
     folder: RunFolder
@@ -83,7 +83,7 @@ class Counts:
 def scan(home: Path, families: Iterable[str], columns: Iterable[Column]) -> dict[tuple[str, int], FoundRun]:
     """The home's runs of the families wanted, by (family, seed). Raises `RecordError` for a damaged evaluation.
 
-    A run with a damaged run.json is passed over; one with damaged events is named on standard error.
+    A run with a damaged run.json is passed over; one with damaged events or metrics is named on standard error.
     """
     wanted = set(families)
     generations = sum(column.generations for column in columns)
@@ -96,29 +96,24 @@ def scan(home: Path, families: Iterable[str], columns: Iterable[Column]) -> dict
 
 
 def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun:
-    try:
-        arm, seed = run["spec"]["arm"], int(run["spec"]["seed"])
-        identity, family = str(run["id"]), str(run["family"])
-        name, parent = str(arm["name"]), arm.get("parent")
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"{folder.run_file} lacks {error}: remove the folder to run it again.") from None
-    provenance = run.get("provenance") or {}
+    spec, provenance = run["spec"], run.get("provenance") or {}
     earlier = [each for each in run.get("earlier_provenance") or [] if isinstance(each, dict)]
-    rollout = run["spec"].get("rollout") or {}
+    rollout = spec.get("rollout") or {}
     commit = provenance.get("commit")
     damaged, events, steps = None, [], []
     try:
         events, steps = folder.events(), folder.evaluated_steps()
+        folder.metrics()
     except RecordError as error:
         tell_passed_over(folder, error)
-        damaged = str(error)
+        damaged, events, steps = str(error), [], []
     return FoundRun(
         folder=folder,
-        id=identity,
-        family=family,
-        arm=name,
-        parent=parent,
-        seed=seed,
+        id=run["id"],
+        family=run["family"],
+        arm=spec["arm"]["name"],
+        parent=spec["arm"].get("parent"),
+        seed=spec["seed"],
         commit=f"{commit}+changes" if commit and provenance.get("dirty") else commit,
         status=next((event for event in reversed(events) if event["event"] in STATUS_EVENTS), {}),
         last_step=max((int(event.get("step") or 0) for event in events), default=0),

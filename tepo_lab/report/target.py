@@ -7,8 +7,8 @@ benchmarks say at every evaluated step is listed beside it, all of them and none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,7 +17,7 @@ from scipy import special
 
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.report.frame import Column, WantedRow
-from tepo_lab.report.rows import Found, RowResult, check_same_problems, generation_weights, read_row, scores_of
+from tepo_lab.report.rows import Found, RowResult, check_same_problems, generation_weights, read_row, runs_of, scores_of
 from tepo_lab.report.scan import FoundRun, scan
 from tepo_lab.report.table import Wanted, columns_of
 from tepo_lab.schema.table import Report
@@ -51,7 +51,8 @@ class Target:
 class SeedReach:
     """Where a seed's run first was at the target: `step`, and the tokens and seconds of training until then.
 
-    `step` is None where it was not by `last_step`; `outcome` is "reached", "not reached" or "not run".
+    `step` is None where it was not by `last_step`; `outcome` is "reached", "not reached", "not recorded" (the run has
+    not recorded the metric), "not run" or "records damaged".
     """
 
     seed: int
@@ -184,27 +185,30 @@ def steps_to_target(
 
 def _arms(rows: Sequence[WantedRow]) -> list[WantedRow]:
     """One row for each family, with all of the seeds that its rows name; all that are found where one names none."""
-    once: dict[str, WantedRow] = {}
-    seeds: dict[str, set[int]] = {}
-    open_families = {row.family for row in rows if not row.seeds}
+    of_family: dict[str, list[WantedRow]] = {}
     for row in rows:
-        once.setdefault(row.family, row)
-        seeds.setdefault(row.family, set()).update(row.seeds)
+        of_family.setdefault(row.family, []).append(row)
     return [
-        WantedRow(
-            row.panel, row.arm, row.label, family, () if family in open_families else tuple(sorted(seeds[family]))
+        replace(
+            held[0],
+            seeds=_seeds(row.seeds for row in held) if all(row.seeds for row in held) else (),
+            damaged=_seeds(row.damaged for row in held),
         )
-        for family, row in once.items()
+        for held in of_family.values()
     ]
 
 
-def _runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
-    seeds = row.seeds or sorted(seed for family, seed in found if family == row.family)
-    return {seed: found.get((row.family, seed)) for seed in seeds}
+def _seeds(named: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted({seed for each in named for seed in each}))
 
 
 def _reach(row: WantedRow, found: Found, target: Target, profile: str) -> ArmReach:
-    seeds = tuple(_seed_reach(seed, run, target) for seed, run in _runs_of(row, found).items())
+    seeds = tuple(
+        SeedReach(seed, "records damaged", None, 0)
+        if (run is None and seed in row.damaged) or (run is not None and run.damaged is not None)
+        else _seed_reach(seed, run, target)
+        for seed, run in runs_of(row, found).items()
+    )
     steps = [each.step for each in seeds if each.step is not None]
     if not steps or len(steps) < len(seeds):
         return ArmReach(profile, row.arm, row.label, seeds)
@@ -257,11 +261,11 @@ def _evaluations(
 ) -> Iterator[Evaluated]:
     read: list[tuple[WantedRow, int, RowResult]] = []
     for row in rows:
-        runs = [run for run in _runs_of(row, found).values() if run is not None]
+        runs = [run for run in runs_of(row, found).values() if run is not None]
         for step in sorted({step for run in runs for step in run.full_steps}):
             there = tuple(run.seed for run in runs if step in run.full_steps)
-            named = WantedRow(row.panel, row.arm, row.label, row.family, there)
-            read.append((row, step, read_row(named, found, step, columns, report.suspect_above)))
+            result = read_row(replace(row, seeds=there), found, step, columns, report.suspect_above)
+            read.append((row, step, result))
     read = [each for each in read if each[2].counted]
     check_same_problems([result for *_, result in read], columns)
     scores = [scores_of(list(result.counted.values()), columns) for *_, result in read]

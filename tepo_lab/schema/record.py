@@ -56,10 +56,25 @@ Event = Literal[
 #: What mends a damaged run.json.
 _MEND = "the command that ran it writes it anew."
 
+#: What every reader of a run.json takes for granted, by dotted key.
+_NEEDED = {"id": str, "family": str, "spec.arm.name": str, "spec.seed": int, "spec.trainer.steps": int}
+
+#: What may be missing, and is of this type where it is not.
+_OPTIONAL = {
+    "provenance": dict,
+    "earlier_provenance": list,
+    "spec.profile": dict,
+    "spec.rollout": dict,
+    "spec.resources": dict,
+}
+
 _PARQUET_MARK = b"PAR1"
 
 #: Longer than any line of a log.
 _LINE_BYTES = 65_536
+
+#: Bytes read from the end of a log for its last lines: several lines of either.
+TAIL_BYTES = 16_384
 
 Outcome = Literal["complete", "collapsed", "failed", "running", "interrupted", "pending"]
 
@@ -121,22 +136,40 @@ class RunFolder:
         return sorted(int(path.stem.removeprefix("step-")) for path in paths if _is_whole_parquet(path))
 
     def metrics(self) -> list[dict[str, Any]]:
-        return list(read_lines(self.metrics_file))
+        """The steps' metrics in order. Raises `RecordError` as `read_lines` does."""
+        return list(read_lines(self.metrics_file, "step"))
 
     def events(self) -> list[dict[str, Any]]:
-        return list(read_lines(self.events_file))
+        """What happened to the run, in order. Raises `RecordError` as `read_lines` does."""
+        return list(read_lines(self.events_file, "event"))
 
     def run(self) -> dict[str, Any]:
-        """The contents of run.json. Raises `RecordError` when it is missing or damaged."""
+        """The contents of run.json. Raises `RecordError` when it is missing, damaged, or no run's."""
         try:
-            values = json.loads(self.run_file.read_text())
+            values = json.loads(self.run_file.read_bytes())
         except FileNotFoundError:
             raise RecordError(f"{self.run_file} is missing: the folder holds no run; remove it.") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise RecordError(f"{self.run_file} is damaged ({error}): {_MEND}") from None
-        if not isinstance(values, dict):
-            raise RecordError(f"{self.run_file} is damaged (not a mapping): {_MEND}")
-        return values
+        if (fault := _fault_of(values)) is not None:
+            raise RecordError(f"{self.run_file} is damaged ({fault}): {_MEND}")
+        run: dict[str, Any] = values
+        return run
+
+
+def _fault_of(run: Any) -> str | None:
+    """What is wrong with the values of a run.json, in a phrase; None when they are those of a run."""
+    if not isinstance(run, dict):
+        return "not a mapping"
+    for key, kind in (_NEEDED | _OPTIONAL).items():
+        value: Any = run
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is None and key in _NEEDED:
+            return f"it has no {key}"
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            return f"its {key} is not what it must be"
+    return None
 
 
 def run_folders(home: Path) -> list[RunFolder]:
@@ -164,25 +197,49 @@ def tell_passed_over(folder: RunFolder, error: RecordError) -> None:
     sys.stderr.write(f"tepo-lab: note: run {folder.name} is passed over: {error}\n")
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, needed: str | None = None) -> Iterator[dict[str, Any]]:
     """The JSON objects of a JSON-lines file; none when there is no file.
 
     A last line that is cut off or cannot be read is left out: its writer, or the machine, died while writing it.
-    Raises `RecordError` for any other line that cannot be read.
+    Raises `RecordError` for any other line that cannot be read, and for one without the key `needed`.
     """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return
+    yield from lines_of(text, path, needed)
+
+
+def lines_of(text: bytes, path: Path, needed: str | None = None, *, before: int = 0) -> Iterator[dict[str, Any]]:
+    """The JSON objects of the last part of a JSON-lines file, as `read_lines`. Args: `before`, lines before it."""
     lines = text.rpartition(b"\n")[0].split(b"\n")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=before + 1):
         if not line.strip():
             continue
-        values = _parsed(line)
+        values = parsed_line(line)
         if values is not None:
+            if needed is not None and values.get(needed) is None:
+                raise RecordError(f"{path}:{number} cannot be read (it has no {needed!r}): remove that line.")
             yield values
-        elif number < len(lines):
+        elif number < before + len(lines):
             raise RecordError(f"{path}:{number} cannot be read (not a JSON object): remove that line.")
+
+
+def tail(path: Path, most: int = 20) -> list[dict[str, Any]]:
+    """The last `most` JSON objects of a JSON-lines file, as far as `TAIL_BYTES` go back; unreadable lines left out.
+
+    For display alone: what counts is read in full by `RunFolder.metrics` and `RunFolder.events`.
+    """
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - TAIL_BYTES))
+            text = stream.read()
+    except FileNotFoundError:
+        return []
+    lines = text.rpartition(b"\n")[0].splitlines()
+    found = map(parsed_line, (lines[1:] if size > TAIL_BYTES else lines)[-most:])
+    return [values for values in found if values is not None]
 
 
 def append_line(path: Path, values: Mapping[str, Any]) -> None:
@@ -205,17 +262,17 @@ def _drop_unfinished_line(stream: BinaryIO) -> None:
     text = stream.read()
     before, newline, cut = text.rpartition(b"\n")
     last = before.rpartition(b"\n")[2]
-    if newline and last.strip() and _parsed(last) is None:
+    if newline and last.strip() and parsed_line(last) is None:
         stream.truncate(start + len(before) - len(last))
     elif cut:
         stream.truncate(start + len(text) - len(cut))
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed_line(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line; None for anything else."""
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from tepo_lab.errors import RecordError
+from tepo_lab.schema.digest import file_sha256
 from tepo_lab.schema.record import RunFolder, write_json
 from tepo_lab.train.peers import ALONE, Peers
 
@@ -107,26 +107,19 @@ def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer
     torch.set_rng_state(state["torch_rng"])
 
 
-def prune(folder: RunFolder, keep: int, *, always: frozenset[int] = frozenset()) -> None:
-    """Remove all but the newest `keep` checkpoints, and those of the steps in `always`."""
-    paths = sorted(folder.checkpoints.glob("step-*"))
-    for path in paths[:-keep]:
-        if int(path.name.removeprefix("step-")) not in always:
-            shutil.rmtree(path)
+def prune(folder: RunFolder, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints."""
+    for path in sorted(folder.checkpoints.glob("step-*"))[:-keep]:
+        shutil.rmtree(path)
 
 
 def _verified(path: Path) -> Position | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        whole = all(_sha256(path / name) == digest for name, digest in manifest["sha256"].items())
+        whole = all(file_sha256(path / name) == digest for name, digest in manifest["sha256"].items())
         return Position(int(manifest["step"]), int(manifest["data"])) if whole else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove_partial(checkpoints: Path) -> None:
@@ -144,7 +137,7 @@ def _on_disk(path: Path) -> str:
     """A file's SHA-256, once it is on disk."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(path)
 
 
 def _publish(partial: Path, final: Path, manifest: dict[str, Any]) -> None:

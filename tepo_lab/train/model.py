@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from tepo_lab.errors import ModelError, ResourceError
+from tepo_lab.schema.digest import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Resources
 from tepo_lab.train.peers import ALONE, Peers
 
@@ -118,7 +118,7 @@ def _check_hash(folder: Path, spec: ModelSpec) -> None:
             f"model.path={spec.path}: no model.safetensors to check against model.sha256; for another "
             "model, set model.sha256=null."
         )
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    found = file_sha256(file)
     if found != spec.sha256:
         raise ModelError(
             f"model.path={spec.path}: model.safetensors has SHA-256 {found[:12]}…, declared is "

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,10 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import ModelError, ResourceError
+from tepo_lab.schema.digest import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Origin
 
 #: What reading GGUF files takes beyond the package's own requirements.
 REQUIRED = ("gguf", "accelerate")
+
+#: What a GGUF file has to say of its model, one of each line.
+NEEDED = (
+    ("general.architecture",),
+    ("tokenizer.ggml.model",),
+    ("tokenizer.ggml.tokens",),
+    ("tokenizer.ggml.merges", "tokenizer.ggml.scores"),
+)
 
 #: The file that says what a checkpoint folder was made from.
 RECORD = "import.json"
@@ -64,7 +71,7 @@ def import_model(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".import-", dir=folder.parent) as scratch:
         file = _gguf_file(source, spec.origin, Path(scratch), say)
-        digest = sha256(file)
+        digest = file_sha256(file)
         if spec.origin is not None and digest != spec.origin.sha256 and not is_own:
             raise ModelError(
                 f"{file.name} has SHA-256 {digest[:12]}…, model {spec.name} is made from {spec.origin.sha256[:12]}… "
@@ -73,7 +80,7 @@ def import_model(
         say(f"Read {file.name}, SHA-256 {digest}.")
         made = Path(scratch) / "checkpoint"
         _convert(file, made, say)
-        found = sha256(made / "model.safetensors")
+        found = file_sha256(made / "model.safetensors")
         if not is_own and spec.sha256 not in (None, found):
             raise ModelError(
                 f"model {spec.name}: the converted weights have SHA-256 {found[:12]}…, declared is "
@@ -86,17 +93,11 @@ def import_model(
     return Imported(folder, found, is_new=True)
 
 
-def sha256(file: Path) -> str:
-    """SHA-256 of a file's content, in hex."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _already_there(folder: Path, spec: ModelSpec, is_own: bool) -> Imported:
     weights = folder / "model.safetensors"
     if is_own or not weights.is_file():
         raise ModelError(f"{folder} exists: remove it, or name another folder with --to.")
-    found = sha256(weights)
+    found = file_sha256(weights)
     if spec.sha256 not in (None, found):
         raise ModelError(
             f"{weights} has SHA-256 {found[:12]}…, model {spec.name} declares {spec.sha256!s:.12}…; remove {folder} "
@@ -156,6 +157,7 @@ def _convert(file: Path, folder: Path, say: Say) -> None:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
+    fields = _fields(file)
     say("Converting (a minute on one core) ...")
     # The reader's progress bar cannot be switched off, and in a log file it is a page of them.
     with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):
@@ -163,10 +165,10 @@ def _convert(file: Path, folder: Path, say: Say) -> None:
             place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
             read = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(**place)
-        except (OSError, ValueError, KeyError, IndexError, NotImplementedError, struct.error) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ModelError(f"{file}: cannot be read as GGUF ({reason}).") from None
-        _split_as_declared(file, tokenizer)
+        except (ValueError, NotImplementedError) as error:
+            # A whole file, but of an architecture, a tokenizer or a quantization that transformers does not convert.
+            raise _unreadable(file, error) from None
+        _split_as_declared(fields, tokenizer)
         # With the quantized file's own settings transformers would look for it again.
         del read.config.quantization_config
         model = type(read)(read.config)
@@ -176,13 +178,30 @@ def _convert(file: Path, folder: Path, say: Say) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def _split_as_declared(file: Path, tokenizer: Any) -> None:
-    """Cut text before byte pairs are merged as the file declares; transformers cuts all GPT-2 kinds alike."""
+def _fields(file: Path) -> dict[str, Any]:
+    """What a GGUF file says of its model. Raises `ModelError` for one that is no whole file of a language model."""
     from gguf import GGUFReader
+
+    try:
+        fields = {name: field.contents() for name, field in GGUFReader(file).fields.items()}
+    except (ValueError, LookupError) as error:
+        # Magic, versions, sizes and texts that are wrong; lengths that point behind the end of a file cut off.
+        raise _unreadable(file, error) from None
+    for needed in NEEDED:
+        if not any(name in fields for name in needed):
+            raise _unreadable(file, f"it has no {' or '.join(needed)}")
+    return fields
+
+
+def _unreadable(file: Path, why: object) -> ModelError:
+    return ModelError(f"{file}: cannot be read as GGUF ({' '.join(str(why).split())[:200]}).")
+
+
+def _split_as_declared(fields: Mapping[str, Any], tokenizer: Any) -> None:
+    """Cut text before byte pairs are merged as the file declares; transformers cuts all GPT-2 kinds alike."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
-    declared = GGUFReader(file).fields.get("tokenizer.ggml.pre")
-    if declared is not None and declared.contents() == "smollm":
+    if fields.get("tokenizer.ggml.pre") == "smollm":
         # llama.cpp, LLAMA_VOCAB_PRE_TYPE_SMOLLM: each digit by itself, then as GPT-2.
         cut = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
         tokenizer.backend_tokenizer.pre_tokenizer = cut

@@ -8,7 +8,7 @@ and values are gathered into them, and its outputs back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,19 +50,33 @@ class AttentionLayout:
         spread = [self._rows(states) for states in (query, key, value)]
         outputs = [plain(module, *bucket, None, **settings)[0].flatten(0, 1) for bucket in zip(*spread, strict=True)]
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        collected: Tensor = _Collect.apply(joined.flatten(1), self)  # type: ignore[no-untyped-call]
+        collected: Tensor = _Moved.apply(joined.flatten(1), self.slots, self._to_slots)  # type: ignore[no-untyped-call]
         return collected.view(1, len(self.slots), *joined.shape[1:])
 
     def _rows(self, states: Tensor) -> list[Tensor]:
         """States (1, heads, N, head_dim) as (rows, heads, length, head_dim) of each bucket."""
         _, heads, count, head_dim = states.shape
         values = states.transpose(1, 2).reshape(count, heads * head_dim)
-        spread = _Spread.apply(values, self)  # type: ignore[no-untyped-call]
+        spread = _Moved.apply(values, self.source, self._from_slots)  # type: ignore[no-untyped-call]
         parts = spread.split([rows * length for rows, length in self.buckets])
         return [
             part.view(rows, length, heads, head_dim).transpose(1, 2)
             for part, (rows, length) in zip(parts, self.buckets, strict=True)
         ]
+
+    def _from_slots(self, grad: Tensor) -> Tensor:
+        """Gradients (S, F) of slots, those of each token added up: (N, F). Nothing reads what falls on padding."""
+        own = grad.index_select(0, self.slots)
+        if len(self.shared):
+            # The sum over copies in a fixed order: adding at indices is slow on a CPU and not repeatable on a GPU.
+            padded = torch.cat([grad, grad.new_zeros(1, grad.shape[1])])
+            copied = padded.index_select(0, self.copies.flatten()).view(*self.copies.shape, -1).sum(1)
+            own.index_copy_(0, self.shared, own.index_select(0, self.shared) + copied)
+        return own
+
+    def _to_slots(self, grad: Tensor) -> Tensor:
+        """Gradients (N, F) of tokens at the slots that their outputs are taken from, others zero: (S, F)."""
+        return grad.new_zeros(len(self.source), grad.shape[1]).index_copy_(0, self.slots, grad)
 
 
 @dataclass(frozen=True)
@@ -142,38 +156,14 @@ def _buckets(lengths: Sequence[int]) -> list[tuple[int, int]]:
     return [(rows, length) for rows, length in buckets]
 
 
-class _Spread(torch.autograd.Function):
-    """(N, F) values of tokens to (S, F) values of slots. What falls on padding has no gradient: nothing reads it."""
+class _Moved(torch.autograd.Function):
+    """The rows of `values` at `index`; their gradient is what `back` makes of the gradient of these."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, layout: AttentionLayout) -> Tensor:
-        ctx.layout = layout
-        return values.index_select(0, layout.source)
+    def forward(ctx: Any, values: Tensor, index: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.back = back
+        return values.index_select(0, index)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        layout: AttentionLayout = ctx.layout
-        (grad,) = grads
-        own = grad.index_select(0, layout.slots)
-        if len(layout.shared):
-            # The sum over copies in a fixed order: adding at indices is slow on a CPU and not repeatable on a GPU.
-            padded = torch.cat([grad, grad.new_zeros(1, grad.shape[1])])
-            copied = padded.index_select(0, layout.copies.flatten()).view(*layout.copies.shape, -1).sum(1)
-            own.index_copy_(0, layout.shared, own.index_select(0, layout.shared) + copied)
-        return own, None
-
-
-class _Collect(torch.autograd.Function):
-    """(S, F) values of slots to (N, F) values of tokens."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, layout: AttentionLayout) -> Tensor:
-        ctx.layout = layout
-        return values.index_select(0, layout.slots)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        layout: AttentionLayout = ctx.layout
-        (grad,) = grads
-        zeros = grad.new_zeros(len(layout.source), grad.shape[1])
-        return zeros.index_copy_(0, layout.slots, grad), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(*grads), None, None

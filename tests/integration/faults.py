@@ -171,9 +171,8 @@ class Standing:
     def of(cls, folder: RunFolder) -> Standing:
         from tepo_lab.train.checkpoint import newest
 
-        found, events = newest(folder), folder.events()
-        done = bool(events) and events[-1]["event"] == "complete"
-        return cls(len(folder.metrics()), found[1].step if found else 0, done, len(events))
+        found = newest(folder)
+        return cls(len(folder.metrics()), found[1].step if found else 0, is_complete(folder), len(folder.events()))
 
     def repeated(self, folder: RunFolder) -> int:
         """The steps of the run that were made again since. Fails if they are more than those since the checkpoint, or
@@ -184,6 +183,11 @@ class Standing:
         assert not self.is_done, f"{folder.name} was done and began again"
         assert later[0]["step"] >= min(self.checkpoint, self.steps), (self, later)
         return max(0, self.steps - int(later[0]["step"]))
+
+
+def is_complete(folder: RunFolder) -> bool:
+    events = folder.events()
+    return bool(events) and events[-1]["event"] == "complete"
 
 
 def standings(folders: Iterable[RunFolder]) -> dict[str, Standing]:

@@ -1,6 +1,6 @@
 """Whatever dies or is damaged, the same command ends with the numbers of a run left in peace: the short version.
 
-The long one, with more than forty points, is test_fault_matrix.py.
+The long one, with more than forty points, is test_fault_matrix_processes.py and test_fault_matrix_storage.py.
 """
 
 from __future__ import annotations
@@ -31,12 +31,6 @@ STEPS = 12
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     return Bench(tmp_path_factory.mktemp("faults"), STEPS)
-
-
-@pytest.fixture(scope="module")
-def peaceful(bench):
-    """A home whose runs were made in this process, without Ray or MLflow."""
-    return bench.leave_in_peace(bench.root / "peaceful")
 
 
 @pytest.fixture(scope="module")

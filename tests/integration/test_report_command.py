@@ -155,6 +155,7 @@ def test_each_arm_is_read_once_at_an_equal_budget(home: Path) -> None:
         (("table4", "--target", "0"), "--target 0: give a percentage above 0"),
         (("table4", "--target", "30", "--metric", "aime24"), "choosing a step by a benchmark is refused"),
         (("figure2", "--target", "30"), "figure2 is a figure"),
+        (("figure2", "--equal", "tokens"), "figure2 is a figure"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(home: Path, arguments: tuple[str, ...], said: str) -> None:

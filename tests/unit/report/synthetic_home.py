@@ -17,6 +17,7 @@ from tepo_lab.report.table import Wanted, build_table
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, append_line, write_json
 from tepo_lab.schema.table import Report
+from tests.generation_columns import generation_columns
 
 SUITE = Suite.model_validate(
     {
@@ -68,21 +69,8 @@ def columns_of(suite: Suite, right: Right) -> dict[str, Any]:
 def random_columns(suite: Suite, share: float, seed: int) -> dict[str, Any]:
     """Generations right at random, without the cost of a Python loop."""
     random = np.random.default_rng(seed)
-    benchmarks, problems, samples = [], [], []
-    for name, each in suite.benchmarks.items():
-        benchmarks.append(np.full(each.problems * each.samples, name))
-        problems.append(np.repeat([f"{name}-{number}" for number in range(each.problems)], each.samples))
-        samples.append(np.tile(np.arange(each.samples), each.problems))
-    size = sum(len(each) for each in samples)
-    words = dict.fromkeys(("prompt", "answer", "response", "extracted", "how", "grader"), np.full(size, "2"))
-    return words | {
-        "benchmark": np.concatenate(benchmarks),
-        "problem": np.concatenate(problems),
-        "sample": np.concatenate(samples),
-        "tokens": np.full(size, 3),
-        "truncated": np.zeros(size, dtype=bool),
-        "correct": (random.random(size) < share).astype(np.int8),
-    }
+    correct = {name: random.random(each.problems * each.samples) < share for name, each in suite.benchmarks.items()}
+    return generation_columns(suite, correct)
 
 
 @dataclass

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tepo_lab.cli import app, reporting
+from tepo_lab.cli import app
+from tepo_lab.cli.out_files import writing
 from tepo_lab.errors import ConfigError
 
 
@@ -45,10 +46,10 @@ def test_writing_tells_the_place_at_fault_from_a_full_disk_and_other_files(tmp_p
     for at in (out, tmp_path):
         with (
             pytest.raises(ConfigError, match=r"x\.png cannot be written \(no\); name another"),
-            reporting._writing(out),
+            writing(out),
         ):
             raise PermissionError(errno.EACCES, "no", str(at))
-    with pytest.raises(OSError, match="full"), reporting._writing(out):
+    with pytest.raises(OSError, match="full"), writing(out):
         raise OSError(errno.ENOSPC, "full", str(out))
-    with pytest.raises(PermissionError), reporting._writing(out):
+    with pytest.raises(PermissionError), writing(out):
         raise PermissionError(errno.EACCES, "no", str(tmp_path / "run.json"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -67,6 +69,12 @@ def test_each_seed_and_the_mean_over_seeds(trained: SyntheticHome) -> None:
     assert [(each.outcome, each.last_step) for each in slow.seeds] == [("not reached", 6), ("not reached", 8)]
     assert (slow.mean, slow.ci95) == (None, None)
     assert [each.outcome for each in absent.seeds] == ["not run"]
+
+
+def test_a_damaged_run_is_told_from_one_that_was_not_run(trained: SyntheticHome) -> None:
+    trained.rows["absent"] = replace(trained.rows["absent"], seeds=(1, 2), damaged=(2,))
+    *_, absent = table_of(trained, Target(60.0)).arms
+    assert [(each.seed, each.outcome) for each in absent.seeds] == [(1, "not run"), (2, "records damaged")]
 
 
 def test_evaluations_are_listed_and_none_is_picked(trained: SyntheticHome) -> None:

@@ -48,13 +48,49 @@ def test_folders_with_a_run_are_found_by_name(tmp_path):
     assert [folder.name for folder in run_folders(tmp_path)] == ["a", "b"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "\x00"])
-def test_a_damaged_run_file_is_told_with_the_mend(tmp_path, content):
+#: The least that a run.json holds.
+RUN = {"id": "x", "family": "f", "spec": {"arm": {"name": "tepo"}, "seed": 1, "trainer": {"steps": 2}}}
+
+
+def test_a_run_file_comes_back_as_it_was_written(tmp_path):
     folder = RunFolder(tmp_path)
     with pytest.raises(RecordError, match="is missing"):
         folder.run()
-    folder.run_file.write_text(content)
-    with pytest.raises(RecordError, match="is damaged"):
+    write_json(folder.run_file, RUN)
+    assert folder.run() == RUN
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        *((content, "is damaged") for content in ("", "{", "\x00", "\xff\xfe", "[" * 100_000, "9" * 5000)),
+        *((content, "not a mapping") for content in ("[]", "null", "3", '"text"')),
+        ("{}", "it has no id"),
+        (json.dumps(RUN | {"id": 3}), "its id is not what it must be"),
+        (json.dumps(RUN | {"family": None}), "it has no family"),
+        (json.dumps(RUN | {"spec": []}), "it has no spec.arm.name"),
+        (json.dumps(RUN | {"spec": {}}), "it has no spec.arm.name"),
+        (json.dumps(RUN | {"spec": RUN["spec"] | {"seed": "1"}}), "its spec.seed is not"),
+        (json.dumps(RUN | {"spec": RUN["spec"] | {"seed": True}}), "its spec.seed is not"),
+        (json.dumps(RUN | {"spec": RUN["spec"] | {"trainer": None}}), "it has no spec.trainer.steps"),
+        (json.dumps(RUN | {"provenance": []}), "its provenance is not"),
+        (json.dumps(RUN | {"earlier_provenance": {}}), "its earlier_provenance is not"),
+    ],
+    ids=range(20),
+)
+def test_a_damaged_run_file_is_told_with_the_mend(tmp_path, content, said):
+    folder = RunFolder(tmp_path)
+    folder.run_file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(RecordError, match=said) as told:
         folder.run()
-    folder.run_file.write_text(json.dumps({"id": "x"}))
-    assert folder.run() == {"id": "x"}
+    assert "the command that ran it writes it anew" in str(told.value)
+
+
+def test_a_line_that_lacks_what_every_reader_needs_is_told(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.events_file.write_text('{"event": "started"}\n{"step": 1}\n')
+    folder.metrics_file.write_text('{"reward/mean": 1.0}\n')
+    with pytest.raises(RecordError, match=r"events\.jsonl:2 cannot be read \(it has no 'event'\)"):
+        folder.events()
+    with pytest.raises(RecordError, match=r"metrics\.jsonl:1 cannot be read \(it has no 'step'\)"):
+        folder.metrics()

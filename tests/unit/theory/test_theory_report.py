@@ -19,6 +19,8 @@ from tepo_lab.theory.report import Theory, check_theory
 from tepo_lab.theory.reward_fit import check_fits, fit, fit_runs
 from tests.golden_files import assert_golden
 
+STATEMENTS = ["Eq. 1", "Lemma 3.1", "Lemma 3.2", "Theorem 3.1", "Eq. 18, 19", "R = -a exp(H) + b"]
+
 
 def write_run(home: Path, name: str, a: float, b: float, steps: int = 8) -> None:
     folder = RunFolder(home / "runs" / name)
@@ -89,14 +91,7 @@ def test_golden(checked: Theory, tmp_path: Path, form: str) -> None:
 
 def test_the_reading_has_a_sentence_for_each_statement(checked: Theory) -> None:
     said = reading(checked.checks)
-    assert [words.partition(" (")[0] for words in said] == [
-        "Eq. 1",
-        "Lemma 3.1",
-        "Lemma 3.2",
-        "Theorem 3.1",
-        "Eq. 18, 19",
-        "R = -a exp(H) + b",
-    ]
+    assert [words.partition(" (")[0] for words in said] == STATEMENTS
     eq1, lemma = (next(each for each in checked.checks if each.source == name) for name in ("Eq. 1", "Lemma 3.2"))
     assert f"as printed it has autograd's sign in {eq1.holds} of {eq1.cases}" in said[0]
     assert f"{lemma.holds} of {lemma.cases}" in said[2]
@@ -106,14 +101,7 @@ def test_the_reading_has_a_sentence_for_each_statement(checked: Theory) -> None:
 
 def test_the_json_holds_counts(checked: Theory) -> None:
     values = json.loads(json.dumps(checked.to_dict(), allow_nan=False))
-    assert {each["source"] for each in values["checks"]} == {
-        "Eq. 1",
-        "Lemma 3.1",
-        "Lemma 3.2",
-        "Theorem 3.1",
-        "Eq. 18, 19",
-        "R = -a exp(H) + b",
-    }
+    assert {each["source"] for each in values["checks"]} == set(STATEMENTS)
     for each in values["checks"]:
         assert 0 <= each["holds"] <= each["cases"]
         assert each["share"] == pytest.approx(each["holds"] / each["cases"], abs=1e-6)

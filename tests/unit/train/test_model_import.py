@@ -139,10 +139,36 @@ def test_sources_that_are_none_are_named(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "broken.whl").write_bytes(b"no zip")
     with pytest.raises(ModelError, match="is no wheel"):
         import_model(spec_of(tmp_path / "to"), tmp_path / "broken.whl", None)
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUFnothing")
-    with pytest.raises(ModelError, match="cannot be read as GGUF"):
-        import_model(spec_of(tmp_path / "to"), broken, tmp_path / "own")
+
+
+def changed(content: bytes, old: bytes, new: bytes) -> bytes:
+    assert content.count(old) == 1
+    return content.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda whole: b"", "cannot mmap an empty file"),
+        (lambda whole: b"GGUFnothing", ""),
+        (lambda whole: b"PK\x03\x04" + whole[4:], "GGUF magic invalid"),
+        (lambda whole: b"no model " * 500, "GGUF magic invalid"),
+        (lambda whole: whole[:4], ""),
+        (lambda whole: whole[:100], ""),
+        (lambda whole: whole[:1000], ""),
+        (lambda whole: whole[:-1], ""),
+        (lambda whole: changed(whole, b"ggml.tokens", b"ggml.tokenz"), r"it has no tokenizer\.ggml\.tokens"),
+        (lambda whole: changed(whole, b"ggml.merges", b"ggml.mergez"), r"it has no tokenizer\.ggml\.merges or "),
+        (lambda whole: changed(whole, "Ġa".encode(), b"\xc4\xc4a"), "can't decode byte"),
+        (lambda whole: changed(whole, b"gpt2", b"gpt0"), "Cannot build a tokenizer"),
+    ],
+)
+def test_a_file_that_is_no_whole_gguf_file_is_refused_with_its_reason(damage, why, gguf, tmp_path):
+    gguf.write_bytes(damage(gguf.read_bytes()))
+    with pytest.raises(ModelError, match=rf"tiny\.gguf: cannot be read as GGUF \(.*{why}.*\)\.$") as error:
+        import_model(spec_of(tmp_path / "to"), gguf, tmp_path / "own")
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.gguf"]
 
 
 def test_what_is_missing_is_named_with_the_extra_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,19 +27,20 @@ def trained(model, steps, optimizer=None, *, parts=1):
     return optimizer
 
 
+def moved(weights, start):
+    """How far the weights have come, in one row."""
+    return torch.cat([(now.detach() - was).flatten() for now, was in zip(weights, start, strict=True)])
+
+
 def test_small_updates_of_a_bfloat16_model_add_up_in_float32():
     precise, half = tiny(tied=True), tiny(tied=True).bfloat16()
-    start = [each.detach().float() for each in half.parameters()]
-    plain = trained(precise, 20)
-    optimizer = trained(half, 20)
+    starts = [[each.detach().clone().float() for each in model.parameters()] for model in (precise, half)]
+    plain, optimizer = trained(precise, 20), trained(half, 20)
     assert isinstance(optimizer, MasterAdamW)
-    moved = torch.cat([(now - was).flatten() for now, was in zip(optimizer.masters, start, strict=True)])
-    expected = torch.cat(
-        [(now - was).flatten() for now, was in zip(trained_weights(plain), tiny(tied=True).parameters(), strict=True)]
-    )
+    expected, found = moved(trained_weights(plain), starts[0]), moved(optimizer.masters, starts[1])
     # Twenty updates of at most 1e-6: each alone would vanish between two neighbouring bfloat16 numbers.
-    assert float(moved.detach().abs().max()) == pytest.approx(2e-5, rel=0.1)
-    assert float(torch.nn.functional.cosine_similarity(moved, expected, dim=0)) > 0.95
+    assert float(found.abs().max()) == pytest.approx(2e-5, rel=0.1)
+    assert float(torch.nn.functional.cosine_similarity(found, expected, dim=0)) > 0.95
     for own, master in zip(half.parameters(), optimizer.masters, strict=True):
         assert torch.equal(own, master.bfloat16())
 

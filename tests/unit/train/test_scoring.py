@@ -66,21 +66,23 @@ MODELS = {
 }
 
 
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.2,
+}
+
+
 def small(config_class, model_class, **settings):
     torch.manual_seed(0)
-    config = config_class(
-        vocab_size=40,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        initializer_range=0.2,
-        **settings,
-    )
+    config = config_class(**SMALL | settings)
     # Without dropout: two passes are to be the same.
     for name in ("attn_pdrop", "embd_pdrop", "resid_pdrop"):
         if hasattr(config, name):
@@ -131,21 +133,8 @@ def test_a_model_that_keeps_its_attention_to_itself_is_scored_in_padded_rows(mon
 
 
 def test_a_model_that_caps_its_logits_is_scored_through_its_own_head():
-    config = Gemma2Config(
-        vocab_size=40,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        final_logit_softcapping=0.5,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    torch.manual_seed(0)
-    model = Gemma2ForCausalLM(config).eval()
+    settings = {"num_key_value_heads": 2, "head_dim": 8, "final_logit_softcapping": 0.5}
+    model = small(Gemma2Config, Gemma2ForCausalLM, **settings)
     scorer = Scorer(model, temperature=1.0)
     assert scorer.head is None
     with torch.no_grad():

@@ -1,0 +1,264 @@
+"""The long matrix of files, disks and databases: whatever is damaged, full or gone, the same command ends with the
+numbers of runs left in peace.
+
+`pytest -n 0 -s -m slow tests/integration/test_fault_matrix*.py` prints what happened at each of the matrix's more than
+forty points. Its short version is test_faults.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mlflow_runs import shown_values
+
+from tepo_lab.schema.record import RunFolder
+from tests.integration.fault_points import STEPS, first_at, told
+from tests.integration.faults import (
+    Driver,
+    Matrix,
+    cut_last_line,
+    flip,
+    free_port,
+    newest_checkpoint,
+    standings,
+    trial_process,
+    truncate,
+    wait_for,
+)
+
+pytestmark = pytest.mark.slow
+
+#: Damage to a run that was stopped after its step 14 (its checkpoints are of steps 8 and 12), by what it does to it.
+STOPPED: dict[str, Callable[[RunFolder], object]] = {
+    "newest checkpoint: weights cut off": lambda run: truncate(run.checkpoint(12) / "model" / "model.safetensors"),
+    "newest checkpoint: a bit flipped": lambda run: flip(run.checkpoint(12) / "training.pt"),
+    "newest checkpoint: no manifest": lambda run: (run.checkpoint(12) / "manifest.json").unlink(),
+    "metrics: last line cut off": lambda run: cut_last_line(run.metrics_file),
+    "events: last line cut off": lambda run: cut_last_line(run.events_file),
+    "metrics behind the checkpoint": lambda run: keep_lines(run.metrics_file, 10),
+}
+
+#: Damage to a run that is done.
+DONE: dict[str, Callable[[RunFolder], object]] = {
+    "generations cut off": lambda run: truncate(run.generations(STEPS)),
+    "generations: a bit flipped": lambda run: flip(run.generations(STEPS), 0.05),
+    "generations gone": lambda run: run.generations(STEPS).unlink(),
+    "run.json cut off": lambda run: truncate(run.run_file),
+    "run.json gone": lambda run: run.run_file.unlink(),
+    "tokens cut off": lambda run: truncate(run.tokens(STEPS)),
+}
+
+
+def keep_lines(path: Path, number: int) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:number]) + b"\x00garbage\n")
+
+
+def test_damaged_files(wide, wide_peaceful):
+    from tepo_lab.train.trial import Trial
+
+    matrix = Matrix("Files of stopped runs are damaged.")
+    stopped = wide.root / "stopped"
+    for each, folder in zip(wide.runs, wide.folders(stopped), strict=True):
+        shutil.copytree(wide_peaceful / "runs" / folder.name, folder.path)
+        for path in (*folder.checkpoints.glob("step-*"), folder.path / "generations", folder.path / "tokens"):
+            shutil.rmtree(path)
+        for path in (folder.metrics_file, folder.events_file):
+            path.unlink()
+        trial = Trial(each.spec, folder)
+        for _ in range(14):
+            trial.advance()
+        trial.close()
+    before = standings(wide.folders(stopped))
+    for damage, folder in zip(STOPPED.values(), wide.folders(stopped), strict=True):
+        damage(folder)
+    wide.complete(stopped)
+    for name, folder in zip(STOPPED, wide.folders(stopped), strict=True):
+        begun = [event["step"] for event in folder.events() if event["event"] == "resumed"]
+        expected = 12 if name.startswith(("metrics: ", "events: ")) else 8
+        assert begun == [expected], (name, begun)
+        matrix.row("a run stopped at 14", name, f"goes on from step {begun[0]}; repeated {14 - begun[0]}")
+    assert {each.checkpoint for each in before.values()} == {12}
+    assert wide.difference(stopped, wide_peaceful) == ""
+    matrix.row("driver", "at rest", "bit for bit as left in peace")
+
+    matrix.title = "Files of runs that are done are damaged."
+    done = wide.root / "done"
+    shutil.copytree(stopped, done)
+    for damage, folder in zip(DONE.values(), wide.folders(done), strict=True):
+        damage(folder)
+    truncate(done / "sweeps" / "faults" / "sweep.json")
+    truncate(done / "mlflow.db")
+    counts = [len(folder.events()) for folder in wide.folders(done)]
+    driver = wide.complete(done)
+    for name, folder, count in zip(DONE, wide.folders(done), counts, strict=True):
+        later = [event["event"] for event in folder.events()[count:]]
+        wanted = ["resumed", "evaluated", "complete"] if name.startswith("generations") else []
+        assert later == wanted, (name, later)
+        matrix.row("a run that is done", name, "evaluated again" if later else "left alone")
+        if name.startswith("run.json"):
+            assert folder.run()["id"] in {each.run_id for each in wide.runs}
+    assert "set aside" in driver.said
+    assert wide.difference(done, wide_peaceful, completions=2) == ""
+    matrix.row("the home", "sweep.json, mlflow.db cut off", mirror_state(driver))
+
+
+def mirror_state(driver: Driver) -> str:
+    lines = [line for line in driver.said.splitlines() if "MLflow" in line]
+    return lines[0][:100] if lines else "made anew"
+
+
+@contextmanager
+def small_disk(place: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of that size. Skips the test where none may be mounted."""
+    place.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here (root may)")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Fill the disk but for so many bytes, with a file that is returned."""
+    ballast = disk / "ballast"
+    state = os.statvfs(disk)
+    with ballast.open("wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, state.f_bavail * state.f_frsize - leave)
+    return ballast
+
+
+def test_a_disk_that_fills_up(narrow, narrow_peaceful):
+    matrix = Matrix("The disk is full.")
+    with small_disk(narrow.root / "disk", 48) as disk:
+        home = disk / "home"
+        home.mkdir()
+        folders = narrow.folders(home)
+
+        ballast = fill(disk, 0)
+        driver = narrow.start(home)
+        assert driver.wait() in (1, 2)
+        matrix.row("disk", "full before the start", last_line(driver))
+        ballast.unlink()
+
+        # Full in the middle and for good: the retries end, and the command says why.
+        driver = narrow.start(home, "resources.max_retries=1")
+        assert wait_for(lambda: all(newest_checkpoint(folder) for folder in folders), driver)
+        ballast = fill(disk, 0)
+        assert driver.wait() in (1, 2)
+        before = standings(folders)
+        said = last_line(driver)
+        ballast.unlink()
+
+        # Full for a while: tried again with growing waits until there is room.
+        driver = narrow.start(home)
+        marks = {folder.name: len(folder.metrics()) for folder in folders}
+        assert wait_for(lambda: first_at("first step", folders, marks) is not None, driver)
+        matrix.row("disk", "full to the end", f"{told(folders, before)}; {said}")
+        ballast = fill(disk, 0)
+        time.sleep(6)
+        wait_for(lambda: trial_process(folders) is None, driver)
+        before = standings(folders)
+        ballast.unlink()
+        assert driver.wait() == 0, driver.said[-3000:]
+        matrix.row("disk", "full for a while", told(folders, before))
+        assert narrow.difference(home, narrow_peaceful) == ""
+        matrix.row("driver", "at rest", "bit for bit as left in peace")
+
+
+def last_line(driver: Driver) -> str:
+    """What a command that failed said last. Fails if that is no line for people."""
+    assert "Traceback" not in driver.said, driver.said[-3000:]
+    assert "No space left on device" in driver.said
+    return driver.said.strip().splitlines()[-1][:120]
+
+
+@contextmanager
+def tracking_server(folder: Path, port: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A real MLflow server with a database in `folder`."""
+    from tepo_lab.track.ui import running_server
+
+    with running_server(folder, port=port, tracking_uri=f"sqlite:///{folder}/server.db") as found:
+        yield found
+
+
+def mirrored(address: str, home: Path, folders: list[RunFolder]) -> bool:
+    """Whether MLflow holds the runs and values of the records, and no others."""
+    from tepo_lab.track.state import run_state
+    from tepo_lab.track.store import open_client
+
+    expected = {folder.name: run_state(folder, "faults").values for folder in folders}
+    return shown_values(open_client(home, address), "faults") == expected
+
+
+def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_peaceful, monkeypatch):
+    from tepo_lab.track.mirror import rebuild
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    matrix = Matrix("MLflow fails; training goes on.")
+    place, port = narrow.root / "server", free_port()
+    place.mkdir()
+    address = f"http://127.0.0.1:{port}"
+
+    # Killed in the middle, and not back before the end.
+    home = narrow.root / "server-killed"
+    folders = narrow.folders(home)
+    with tracking_server(place, port) as (_, server):
+        driver = narrow.start(home, "--mlflow", address)
+        assert wait_for(lambda: any(folder.metrics() for folder in folders), driver)
+        os.killpg(server.pid, signal.SIGKILL)
+    assert driver.wait() == 0, driver.said[-3000:]
+    assert "is behind the records" in driver.said
+    assert narrow.difference(home, narrow_peaceful) == ""
+    with tracking_server(place, port):
+        assert rebuild(home, address) == len(folders)
+        assert mirrored(address, home, folders)
+    matrix.row("mlflow server", "killed in the middle", "complete; rebuilt with the same runs and values")
+
+    # Down from the start, and up in the middle.
+    home, place = narrow.root / "server-late", narrow.root / "late"
+    folders = narrow.folders(home)
+    place.mkdir()
+    driver = narrow.start(home, "--mlflow", address)
+    assert wait_for(lambda: any(folder.metrics() for folder in folders), driver)
+    with tracking_server(place, port):
+        assert driver.wait() == 0, driver.said[-3000:]
+        behind = "is behind the records" in driver.said
+        rebuild(home, address)
+        assert mirrored(address, home, folders)
+    assert narrow.difference(home, narrow_peaceful) == ""
+    matrix.row("mlflow server", "down at the start", f"complete; {'rebuilt' if behind else 'caught up by itself'}")
+
+
+def test_the_homes_own_database_locked_and_deleted(narrow, narrow_peaceful, monkeypatch):
+    from tepo_lab.track.store import own_address
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    matrix = Matrix("The MLflow database of the home fails; training goes on.")
+    home = narrow.root / "own"
+    folders = narrow.folders(home)
+    database = home / "mlflow.db"
+    driver = narrow.start(home)
+    assert wait_for(database.exists, driver)
+    with sqlite3.connect(database, isolation_level=None) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        assert wait_for(lambda: any(folder.metrics() for folder in folders), driver)
+        steps = max(len(folder.metrics()) for folder in folders)
+        assert wait_for(lambda: max(len(folder.metrics()) for folder in folders) > steps, driver)
+        lock.execute("ROLLBACK")
+    database.unlink()
+    matrix.row("mlflow.db", "locked, then deleted", f"training went on from step {steps}")
+    assert driver.wait() == 0, driver.said[-3000:]
+    assert narrow.difference(home, narrow_peaceful) == ""
+    assert mirrored(own_address(home), home, folders)
+    matrix.row("mlflow.db", "at the end", "the same runs and values")
