@@ -14,6 +14,7 @@ import re
 import resource
 import signal
 import sys
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TextIO
@@ -198,15 +199,104 @@ _prediction: list[Any] = [None]
 
 
 def _let_prediction_be_chosen() -> None:
-    """Has the LaTeX parser take its look-ahead from `_prediction`; it has no setting for it."""
+    """Has the LaTeX parser take its look-ahead from `_prediction`, and spares it where only one alternative can be.
+
+    It has no setting for either.
+    """
     from latex2sympy2_extended import latex2sympy2
 
+    decisions = _decisions(latex2sympy2.PSParser)
+
     class Parser(latex2sympy2.PSParser):  # type: ignore[misc]
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
+        def __init__(self, tokens: Any, *arguments: Any, **options: Any) -> None:
+            super().__init__(tokens, *arguments, **options)
             self._interp.predictionMode = _prediction[0]
+            predict = self._interp.adaptivePredict
+            tokens.fill()
+            present = {token.type for token in tokens.tokens}
+
+            def chosen(stream: Any, decision: int, context: Any) -> int:
+                alternatives = enumerate(decisions.get(decision, ()), 1)
+                possible = [number for number, each in alternatives if each.is_possible(stream, present)]
+                return possible[0] if len(possible) == 1 else predict(stream, decision, context)
+
+            self._interp.adaptivePredict = chosen
 
     latex2sympy2.PSParser = Parser
+
+
+@dataclass(frozen=True)
+class _Alternative:
+    """What is known of a grammar's alternative without reading a formula by it.
+
+    `first`: tokens that it begins with; `needed`: those of which it needs one; `brackets`: of one that ends with the
+    bracket it begins with, (opening, closing, what may follow).
+    """
+
+    first: Any
+    needed: frozenset[int]
+    brackets: tuple[frozenset[int], frozenset[int], frozenset[int]] | None
+
+    def is_possible(self, stream: Any, present: set[int]) -> bool:
+        """False only where the rest of `stream`, whose tokens are among `present`, cannot be read by it."""
+        if stream.LA(1) not in self.first or (self.needed and not self.needed & present):
+            return False
+        return self.brackets is None or _ends_with_its_bracket(stream, *self.brackets)
+
+
+def _ends_with_its_bracket(
+    stream: Any, opening: frozenset[int], closing: frozenset[int], following: frozenset[int]
+) -> bool:
+    """Whether what closes the bracket that the stream begins with has one of `following` behind it.
+
+    True where that cannot be said: there is no bracket, or nothing closes it.
+    """
+    depth, place = 0, 1
+    while (token := stream.LA(place)) in opening or depth:
+        if token < 0:
+            return True
+        depth += (token in opening) - (token in closing)
+        place += 1
+        if depth == 0:
+            return stream.LA(place) in following
+    return True
+
+
+def _decisions(parser: Any) -> dict[int, list[_Alternative]]:
+    """The alternatives of those decisions of the grammar that look ahead to the end of a formula.
+
+    They tell a list of answers from what has a plus-minus or a membership sign in it, and a tuple from a factor in
+    brackets. What the parser learns there serves no other formula, and takes most of its time.
+    """
+    names = [name for name in vars(parser) if name.startswith(("L_BRA", "L_PAR", "L_GROUP"))]
+    opening = frozenset(getattr(parser, name) for name in names)
+    closing = frozenset(getattr(parser, "R" + name[1:]) for name in names)
+    membership = frozenset({parser.IN, parser.ASSIGNMENT})
+    brackets = (opening, closing, closing | membership | {parser.COMMA, parser.SEMICOLON, parser.EOF})
+    needed = {
+        "plus_minus_expr": frozenset({parser.PLUS_MINUS}),
+        "set_elements_relation": membership,
+        # Without one of these it is a single set, which set_elements reads too; of two readings the first is taken.
+        "set_relation": membership
+        | {parser.NOTIN, parser.SUPSET, parser.SUBSET, parser.SET_MINUS, parser.UNION, parser.INTERSECTION},
+    }
+    found: dict[int, list[_Alternative]] = {}
+    for state in parser.atn.decisionToState:
+        if parser.ruleNames[state.ruleIndex] not in ("math", "element", "element_no_relation"):
+            continue
+        rules = [each.target.transitions[0] for each in state.transitions]
+        if not all(hasattr(rule, "ruleIndex") for rule in rules):
+            continue
+        found[state.decision] = [
+            _Alternative(
+                parser.atn.nextTokens(rule.target),
+                needed.get(name, frozenset()),
+                brackets if name == "set_atom" else None,
+            )
+            for rule in rules
+            for name in [parser.ruleNames[rule.ruleIndex]]
+        ]
+    return found
 
 
 def _private_output() -> TextIO:
