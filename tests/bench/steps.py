@@ -14,9 +14,8 @@ from typing import Any
 
 ARMS = ("grpo_dapo", "tepo_no_kl", "tepo")
 
-#: Steps of the run whose records are reckoned, and of the one that is made to reckon them.
+#: Steps of the run whose records are weighed.
 RUN_STEPS = 72
-MADE_STEPS = 3
 
 
 def step_split(scratch: Path, checkpoint: Path | None, prompts: Path | None, steps: int) -> dict[str, Any]:
@@ -50,23 +49,27 @@ def yardstick_ratios(
 
 
 def records_size(scratch: Path) -> dict[str, float]:
-    """MiB that a nano run of 72 steps leaves: of a run of a few steps, its step metrics taken as often as is due."""
+    """MiB that a nano run of 72 steps leaves, its checkpoints apart; the run takes some minutes."""
     from tepo_lab.execute.executor import prepare_folder
     from tepo_lab.execute.ledger import entry
     from tepo_lab.registry.compose import compose_run
     from tepo_lab.registry.expand import planned
     from tepo_lab.train.trial import run_trial
 
-    overrides = (f"trainer.steps={MADE_STEPS}", "trainer.checkpoint_every=1")
-    found = entry(scratch / "records", planned(compose_run("tepo", "nano", overrides, seed=1)))
+    run = compose_run("tepo", "nano", (f"trainer.steps={RUN_STEPS}",), seed=1)
+    found = entry(scratch / "records", planned(run))
     prepare_folder(found)
     run_trial(found.planned.spec, found.folder)
     sizes = {each: each.stat().st_size for each in found.folder.path.rglob("*") if each.is_file()}
-    steps = sizes.pop(found.folder.metrics_file) * RUN_STEPS / MADE_STEPS
     checkpoints = sum(size for each, size in sizes.items() if found.folder.checkpoints in each.parents)
-    records = (sum(sizes.values()) - checkpoints + steps) / 2**20
-    print(f"records of {RUN_STEPS} steps and an evaluation: {records:.1f} MiB (target 20), checkpoints apart")
-    return {"records_mib": records, "checkpoints_mib": checkpoints / 2**20}
+    records = (sum(sizes.values()) - checkpoints) / 2**20
+    evaluations = len(found.folder.evaluated_steps())
+    print(
+        f"records of {RUN_STEPS} steps, {evaluations} of them evaluated: {records:.1f} MiB (target 20), and "
+        f"{checkpoints / 2**20:.1f} MiB of checkpoints",
+        flush=True,
+    )
+    return {"records_mib": records, "checkpoints_mib": checkpoints / 2**20, "evaluations": evaluations}
 
 
 def _our_step(checkpoint: Path, prompts: Path, steps: int, arm: str) -> dict[str, Any]:

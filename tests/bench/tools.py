@@ -41,13 +41,15 @@ def tool_seconds(scratch: Path) -> dict[str, Any]:
     _write_home(wide, _sweep(scratch / "status.yaml", 100, "nano"), generations=False)
     _write_home(deep, sixty, generations=True)
     nowhere = scratch / "empty"
+    table = ["report", str(sixty), "--home", str(deep)]
     measured = {
         "--help": _timed(["--help"], 0.3),
         "plan of four tables": _timed(["plan", *TABLES, "--home", str(nowhere)], 1.5),
         "plan of 1,000 runs": _timed(["plan", str(some), "--home", str(nowhere)], None),
         "plan of 10,000 runs": _timed(["plan", str(many), "--home", str(nowhere)], 10.0),
         "status over 2,000 runs": _timed(["status", "--home", str(wide)], 2.0),
-        "table over 60 runs x 8,834 generations": _timed(["report", str(sixty), "--home", str(deep)], 10.0),
+        "table over 60 runs x 8,834 generations": _timed(table, 10.0),
+        "its page": _timed([*table, "--page", "--out", str(scratch / "page.html")], None),
     }
     for name, values in measured.items():
         target = "" if values["target_s"] is None else f"  (target {values['target_s']} s)"

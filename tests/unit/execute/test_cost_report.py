@@ -37,11 +37,11 @@ def ran(tmp_path):
 def test_the_cost_is_what_the_records_since_the_session_began_say(ran):
     cost = session_cost(ran, began=100.0, cores=4.0, cpu_seconds=40.0)
     assert (cost.runs, cost.trial_seconds, cost.tokens) == (1, 25.0, 200.0)
-    assert cost.first_step_seconds == 20.0
+    assert cost.first_step_seconds == 30.0
     # 20 CPU seconds in steps and evaluations, of 4 cores within 40 s and of 40 CPU seconds in all.
     assert cost.busy_share == pytest.approx(20 / (40 * 4))
     assert cost.overhead_share == pytest.approx(0.5)
-    assert "20 s to the first training step; cores 12% busy" in str(cost)
+    assert "30 s until the first training step was done; cores 12% busy" in str(cost)
     assert cost.as_json()["overhead_share"] == pytest.approx(0.5)
 
 
