@@ -9,8 +9,9 @@
     results.audit()                              one row a finding of the auditor
     results.theory("outputs")                    one row a check of the theory
 
-Every frame says what its columns are measured in: `frame.attrs["units"]`, also in `UNITS`. Nothing is written. Damaged
-records raise `RecordError`; wrong names, a home that is not there and a report on a home without runs `ConfigError`.
+Every frame says what its columns are measured in: `frame.attrs["units"]`, also in `UNITS`. Nothing is written. A run
+with a damaged run.json, metrics or events is left out and named on standard error; damaged generations raise
+`RecordError`; wrong names, a home that is not there and a report on a home without runs `ConfigError`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tepo_lab.report import figures_data
 from tepo_lab.report.render import CSV_COLUMNS
 from tepo_lab.report.render import lines_of as table_lines
 from tepo_lab.report.scan import FoundRun, scan
-from tepo_lab.schema.record import GENERATION_COLUMNS, run_folders
+from tepo_lab.schema.record import GENERATION_COLUMNS, readable_runs
 
 if TYPE_CHECKING:
     from tepo_lab.report.frame import Table
@@ -47,6 +48,8 @@ UNITS: dict[str, str] = {
     "seconds": "seconds of training",
     "collapsed_at": "training steps",
     "reward/*": "share of responses or groups, 0 to 1",
+    "reward/timed_out": "responses",
+    "data/dropped_overlaps": "problems",
     "rollout/tokens": "tokens",
     "rollout/prompt_tokens": "tokens",
     "rollout/response_tokens_mean": "tokens",
@@ -54,6 +57,8 @@ UNITS: dict[str, str] = {
     "rollout/truncated_share": "share of responses, 0 to 1",
     "rollout/kept_groups": "prompts",
     "rollout/generation_batches": "batches",
+    "rollout/sampler_mismatch_mean": "nats per token",
+    "rollout/sampler_mismatch_max": "nats per token",
     "ratio/*": "ratio of probabilities",
     "actor/entropy": "nats per token",
     "entropy/change_mean": "nats per token",
@@ -61,6 +66,7 @@ UNITS: dict[str, str] = {
     "actor/kl_loss": "nats per token",
     "penalty/kl_on_mask": "nats per token",
     "actor/pg_clipfrac": "share of tokens, 0 to 1",
+    "actor/pg_clipfrac_lower": "share of tokens, 0 to 1",
     "actor/clip_fraction_high": "share of tokens, 0 to 1",
     "actor/clip_fraction_low": "share of tokens, 0 to 1",
     "actor/clip_fraction_positive": "share of tokens, 0 to 1",
@@ -288,12 +294,11 @@ def _found(home: str | Path) -> Iterator[tuple[dict[str, Any], FoundRun]]:
     """The runs of a home by folder name, each with its resolved configuration."""
     if not Path(home).is_dir():
         raise ConfigError(f"--home {home}: there is no such folder; name the home that runs were made in.")
-    records = {folder.path: folder.run() for folder in run_folders(Path(home))}
+    records = {folder.path: values for folder, values in readable_runs(Path(home), tell=True)}
     families = {str(record.get("family")) for record in records.values()}
     for run in scan(Path(home), families, ()).values():
-        if run.damaged is not None:
-            raise RecordError(run.damaged)
-        yield records[run.folder.path], run
+        if run.damaged is None:
+            yield records[run.folder.path], run
 
 
 def _identity(values: Mapping[str, Any], run: FoundRun) -> dict[str, Any]:

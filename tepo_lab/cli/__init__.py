@@ -3,6 +3,7 @@
 # ruff: noqa: I001 - the order of imports is the order of commands
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -18,12 +19,23 @@ from tepo_lab.errors import TepoLabError
 
 __all__ = ["app", "bench", "main", "problems", "registry", "reporting", "running"]
 
+#: No library that a command loads reports its use, unless the environment says otherwise.
+NO_TELEMETRY = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
 #: A line longer than this repeats what somebody pasted.
 _LONGEST_LINE = 2000
 
 
 def main() -> None:
     """The `tepo-lab` command: a user's error is one line on standard error and exit code 2."""
+    for name, value in NO_TELEMETRY.items():
+        os.environ.setdefault(name, value)
     command = typer.main.get_command(app)
     try:
         code = command.main(prog_name="tepo-lab", standalone_mode=False)

@@ -28,6 +28,9 @@ from tepo_lab.cli.printing import print_tables, rendered
 from tepo_lab.errors import ConfigError
 from tepo_lab.tables import plain, sweep_tables
 
+#: Bound of what a cluster may be said to have; keeps infinities out.
+MOST = 1_000_000
+
 
 @app.command(
     epilog=examples(
@@ -97,16 +100,23 @@ def plan(
     home: Home = HOME,
     cpus: Annotated[
         float | None,
-        typer.Option(min=0, help="Cores of the cluster that would run them.", show_default="this machine's"),
+        typer.Option(
+            min=0.01, max=MOST, help="Cores of the cluster that would run them.", show_default="this machine's"
+        ),
     ] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(min=0, help="GPUs of the cluster that would run them.", show_default="as many as one run takes"),
+        typer.Option(
+            min=0, max=MOST, help="GPUs of the cluster that would run them.", show_default="as many as one run takes"
+        ),
     ] = None,
     gpu_memory_gb: Annotated[
         float | None,
         typer.Option(
-            min=1, help="Memory of one GPU, in GB; runs that need more are refused.", show_default="as profiles say"
+            min=1,
+            max=MOST,
+            help="Memory of one GPU, in GB; runs that need more are refused.",
+            show_default="as profiles say",
         ),
     ] = None,
     format: Format = ListFormat.text,
@@ -264,19 +274,29 @@ def ui(
     )
 
 
-@app.command(no_args_is_help=True, epilog=examples("mirror --rebuild", "mirror --rebuild --mlflow http://host:5000"))
+@app.command(epilog=examples("mirror", "mirror --rebuild --mlflow http://host:5000"))
 def mirror(
     home: Home = HOME,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the mirror again from the records.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Compare every value of every run, also of those that were done.")
+    ] = False,
     mlflow: Mlflow = None,
 ) -> None:
-    """Make MLflow's runs again from the records."""
+    """Bring MLflow's runs up to date with the records.
+
+    What is missing is made, what is wrong made again. Exit code 1 when a run is not shown because its records are
+    damaged.
+    """
     from tepo_lab.execute.progress import counted
     from tepo_lab.track.mirror import rebuild as rebuild_mirror
 
-    if not rebuild:
-        raise ConfigError("say what to do: tepo-lab mirror --rebuild makes MLflow's runs again from the records.")
     check_home(home)
     if not any(home.glob("runs/*/run.json")):
         raise ConfigError(f"--home {home}: there is no run to mirror; tepo-lab run panel-e makes some.")
-    typer.echo(f"MLflow shows {counted(rebuild_mirror(home, mlflow), 'run')} of {home.resolve()}.")
+    problems: list[str] = []
+    shown = rebuild_mirror(home, mlflow, on_problem=problems.append, verify=rebuild)
+    for problem in problems:
+        print_note(problem)
+    typer.echo(f"MLflow shows {counted(shown, 'run')} of {home.resolve()}.")
+    if problems:
+        raise typer.Exit(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tepo_lab.execute.failures import begin_attempt, end_attempt, retry_seconds
+from tepo_lab.execute.hub import WAITS, check_model
 from tepo_lab.execute.lease import Lease, LeaseHeldError
 from tepo_lab.execute.ledger import is_over
 from tepo_lab.execute.mend import go_back_to_records
@@ -85,6 +86,7 @@ class Attempt:
             return None
         if spec.arm.trained:
             go_back_to_records(self.folder, spec.trainer.checkpoint_every)
+        check_model(spec.model, WAITS)
         return spec
 
     def _check_lease(self) -> None:

@@ -65,7 +65,7 @@ def _records(home: Path, folder: RunFolder) -> dict[str, bytes]:
     paths += [folder.generations(step) for step in folder.evaluated_steps()]
     run = folder.run()
     for made_with in (run.get("provenance") or {}, *run.get("earlier_provenance", [])):
-        if "diff" in made_with:
+        if isinstance(made_with, dict) and "diff" in made_with:
             paths.append(patch_file(home, str(made_with["diff"])))
     return {str(path.relative_to(home)): path.read_bytes() for path in paths if path.exists()}
 

@@ -16,10 +16,9 @@ from rich.text import Text
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.chosen import recorded_runs
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.status import tail
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names as registry_names
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.record import RunFolder, tail, tell_passed_over
 
 #: Used where a run.json does not say how many checkpoints its policy keeps.
 _KEPT = 2
@@ -44,14 +43,19 @@ def leftovers(
 
     Args: `keep`, checkpoints kept of runs that are over, when not as many as their policy says; `unknown`: also all
     checkpoints of runs that no sweep of the registry or of the home consists of. Runs that are going on are left alone,
-    and run.json, metrics, events, generations, token files and logs of any run.
+    and run.json, metrics, events, generations, token files and logs of any run. The checkpoints of a run whose run.json
+    is damaged stay too, as standard error says: what its policy is cannot be told.
     """
     known = known_runs(home) if unknown else None
     found = list(_home_leftovers(home))
     for folder in folders:
         if folder.run_file.exists() and not is_held(folder):
             is_unknown = known is not None and folder.name not in known
-            found += [*_partials(folder), *_checkpoints(folder, keep, is_unknown)]
+            found += _partials(folder)
+            try:
+                found += _checkpoints(folder, keep, is_unknown)
+            except RecordError as error:
+                tell_passed_over(folder, error)
     return found
 
 
@@ -98,11 +102,11 @@ def _partials(folder: RunFolder) -> Iterator[Leftover]:
 
 
 def _checkpoints(folder: RunFolder, keep: int | None, is_unknown: bool) -> Iterator[Leftover]:
-    paths = sorted(folder.checkpoints.glob("step-*"))
+    paths, policy = sorted(folder.checkpoints.glob("step-*")), _policy(folder)
     if is_unknown:
         kept, why = 0, "checkpoint of a run that no sweep has"
     else:
-        kept, why = _policy(folder), "checkpoint beyond the run's policy"
+        kept, why = policy, "checkpoint beyond the run's policy"
         events = tail(folder.events_file)
         if keep is not None and events and events[-1].get("event") in ("complete", "collapsed", "stopped"):
             kept, why = keep, f"checkpoint of a run that is over, beyond --keep {keep}"
@@ -111,10 +115,8 @@ def _checkpoints(folder: RunFolder, keep: int | None, is_unknown: bool) -> Itera
 
 
 def _policy(folder: RunFolder) -> int:
-    try:
-        return max(1, int(folder.run()["spec"]["trainer"]["keep_checkpoints"]))
-    except (RecordError, KeyError, TypeError, ValueError):
-        return _KEPT
+    kept = folder.run()["spec"]["trainer"].get("keep_checkpoints")
+    return max(1, kept) if isinstance(kept, int) else _KEPT
 
 
 def _writer_lives(path: Path) -> bool:

@@ -71,7 +71,7 @@ def _measured(folders: Iterable[Path], gpus: float) -> Cost | None:
     for folder in map(RunFolder, folders):
         try:
             events, metrics = folder.events(), folder.metrics()
-            if not events or events[-1]["event"] != "complete" or folder.run()["spec"]["resources"]["gpus"] != gpus:
+            if not events or events[-1]["event"] != "complete" or _gpus(folder) != gpus:
                 continue
         except RecordError as error:
             tell_passed_over(folder, error)
@@ -84,6 +84,12 @@ def _measured(folders: Iterable[Path], gpus: float) -> Cost | None:
     if not evaluations:
         return None
     return Cost(median(steps) if steps else 0.0, median(evaluations), runs)
+
+
+def _gpus(folder: RunFolder) -> float | None:
+    """On how many GPUs a run was made; None where its run.json does not say."""
+    resources = folder.run()["spec"].get("resources")
+    return resources.get("gpus") if isinstance(resources, dict) else None
 
 
 def wall_seconds(entries: Sequence[Entry], costs: Costs, cpus: float, gpus: float) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from tepo_lab.errors import DataError, ModelError
 from tepo_lab.execute.provenance import model_folder
@@ -13,6 +13,9 @@ from tepo_lab.schema.run import RunSpec
 
 #: Seconds the hub has for an answer.
 TIMEOUT = 10.0
+
+#: Seconds that a run in the middle of a sweep waits before it asks a hub again that did not answer.
+WAITS = (2.0, 6.0)
 
 
 def check_hub(specs: Iterable[RunSpec]) -> None:
@@ -23,29 +26,35 @@ def check_hub(specs: Iterable[RunSpec]) -> None:
     models: dict[tuple[str, str | None], ModelSpec] = {}
     data_sets: dict[tuple[str, str | None], DatasetData] = {}
     for spec in specs:
-        if not spec.model.path.startswith("package:") and not model_folder(spec.model).exists():
-            models.setdefault((spec.model.path, spec.model.revision), spec.model)
+        models.setdefault((spec.model.path, spec.model.revision), spec.model)
         used = [each.data for each in spec.suite.benchmarks.values()] + ([spec.data] if spec.arm.trained else [])
         for data in used:
             if not isinstance(data, ChainData) and data.path is None:
                 data_sets.setdefault((str(data.hub), data.revision), data)
     for model in models.values():
-        _check_model(model)
+        check_model(model)
     for data in data_sets.values():
         _check_data(data)
 
 
-def _check_model(model: ModelSpec) -> None:
+def check_model(model: ModelSpec, waits: Sequence[float] = ()) -> None:
+    """Raise `ModelError` for a model that neither lies here, in a folder or the hub's cache, nor is on the hub.
+
+    Args: `waits`, seconds before a hub that did not answer is asked again. transformers itself would ask one that is
+    not there for most of a minute.
+    """
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
+    if model.path.startswith("package:") or model_folder(model).exists():
+        return
     mend = "set model.path to a local folder"
     try:
         if isinstance(try_to_load_from_cache(model.path, "config.json", revision=model.revision), str):
             return
         reason = "it is not in the hub's cache and HF_HUB_OFFLINE is set"
         if not constants.HF_HUB_OFFLINE:
-            reason = _refusal(lambda: HfApi().model_info(model.path, revision=model.revision, timeout=TIMEOUT))
+            reason = _refusal(lambda: HfApi().model_info(model.path, revision=model.revision, timeout=TIMEOUT), waits)
             mend = f"check the name and the connection, or {mend}"
     except HFValidationError:
         reason = "no such folder, and no name of the hub"
@@ -66,13 +75,22 @@ def _check_data(data: DatasetData) -> None:
         raise DataError(f"data set {data.hub}: cannot be loaded ({reason}); {mend}.")
 
 
-def _refusal(ask: Any) -> str:
-    """Why the hub did not answer, in one line; "" when it did."""
-    try:
-        ask()
-    except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
-        return " ".join(str(error).split())[:200] or type(error).__name__
-    return ""
+def _refusal(ask: Callable[[], object], waits: Sequence[float] = ()) -> str:
+    """Why the hub did not answer, or has no such thing, in one line; "" when it has."""
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    reason = ""
+    for wait in (0.0, *waits):
+        time.sleep(wait)
+        try:
+            ask()
+        except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError):
+                return reason
+        else:
+            return ""
+    return reason
 
 
 def _is_cached(name: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 from tepo_lab.errors import RecordError
+from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder
 
 #: Columns without which generations count for nothing, and their types; a file of an older version may lack the others.
@@ -43,13 +45,32 @@ def go_back_to_records(folder: RunFolder, checkpoint_every: int) -> list[int]:
     return ahead
 
 
-def set_aside_damaged(folder: RunFolder) -> list[Path]:
+def set_aside_damaged(folder: RunFolder, suite: Suite | None = None) -> list[Path]:
     """Rename the generations and token files that cannot be read, so that they count as not made.
 
-    Pages of generations carry checksums, which are verified. Returns the new paths.
+    Pages of generations carry checksums, which are verified. Args: `suite`, of which generations must be graded in
+    full. Returns the new paths.
     """
     paths = sorted([*folder.path.glob("generations/step-*.parquet"), *folder.path.glob("tokens/step-*.json")])
-    return [path.rename(path.with_name(path.name + DAMAGED)) for path in paths if not is_readable(path)]
+    return [path.rename(path.with_name(path.name + DAMAGED)) for path in paths if not _counts(path, suite)]
+
+
+def _counts(path: Path, suite: Suite | None) -> bool:
+    if suite is None or path.suffix == ".json":
+        return is_readable(path)
+    return is_readable(path) and is_graded_in_full(path, suite)
+
+
+def is_graded_in_full(path: Path, suite: Suite) -> bool:
+    """Whether generations that can be read are those of the suite: each sample of each problem once, and graded."""
+    from pyarrow import parquet
+
+    rows = parquet.read_table(path, columns=["benchmark", "problem", "sample", "correct"])
+    samples = rows.group_by(["benchmark", "problem", "sample"]).aggregate([])
+    problems = rows.group_by(["benchmark", "problem"]).aggregate([("correct", "count")])
+    graded = Counter(zip(problems["benchmark"].to_pylist(), problems["correct_count"].to_pylist(), strict=True))
+    wanted = {(name, benchmark.samples): benchmark.problems for name, benchmark in suite.benchmarks.items()}
+    return samples.num_rows == rows.num_rows and graded == Counter(wanted)
 
 
 def is_readable(path: Path) -> bool:

@@ -14,10 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tepo_lab.execute.ledger import Entry
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.record import RunFolder, tail
 
 #: Plain output: seconds between lines about a run that only trains on.
 PLAIN_SECONDS = 15.0
+
+#: Steps whose mean is a run's pace.
+_PACE_STEPS = 5
 
 _STYLES = {"complete": "green", "collapsed": "yellow", "failed": "red", "training": "cyan", "evaluating": "magenta"}
 
@@ -156,14 +159,17 @@ class Watch:
 
 
 def refresh(standing: Standing, *, since: float = 0.0) -> None:
-    """Read the run's records into `standing`; events before `since` (Unix seconds) tell of earlier attempts."""
+    """Read the ends of the run's records into `standing`; events before `since` (Unix seconds) are of earlier attempts.
+
+    The ends alone, however long the run: this is called at every step of every run that goes on.
+    """
     folder = standing.entry.folder
-    metrics = folder.metrics()
-    events = [event for event in folder.events() if event["time"] >= since]
+    metrics = tail(folder.metrics_file, _PACE_STEPS)
+    events = [event for event in tail(folder.events_file) if event["time"] >= since]
     if metrics:
         standing.step = int(metrics[-1]["step"])
         standing.reward, standing.entropy = metrics[-1].get("reward/mean"), metrics[-1].get("actor/entropy")
-        recent = [step["seconds/step"] for step in metrics[-5:]]
+        recent = [step["seconds/step"] for step in metrics]
         standing.seconds_per_step = sum(recent) / len(recent)
     if not events:
         return

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.ledger import Entry
 from tepo_lab.schema.record import RunFolder, write_json
 from tepo_lab.schema.sweep import Sweep
@@ -24,11 +25,11 @@ def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
     scores: dict[str, list[float]] = {}
     arms: dict[str, str] = {}
     for each in entries:
-        value = last_validation(each.folder)
         if not each.planned.spec.arm.trained:
             continue
         arms[each.planned.family] = each.planned.spec.arm.name
-        if each.state == "complete" and value is not None:
+        value = last_validation(each.folder) if each.state == "complete" else None
+        if value is not None:
             scores.setdefault(each.planned.family, []).append(value)
     means = {family: fmean(values) for family, values in scores.items()}
     best = max if sweep.search.mode == "max" else min
@@ -55,10 +56,16 @@ def last_validation(folder: RunFolder) -> float | None:
 
 
 def selection_notes(home: Path) -> dict[str, str]:
-    """family -> what its row's label must add, for every point that a search in this home has chosen."""
+    """family -> what its row's label must add, for every point that a search in this home has chosen.
+
+    Raises `RecordError` for a damaged file: without it a label would keep to itself that its point was chosen.
+    """
     notes: dict[str, str] = {}
     for path in sorted(home.glob(f"sweeps/*/{FILE}")):
-        values = json.loads(path.read_text())
-        for family, found in values["chosen"].items():
-            notes[family] = f"chosen among {found['points']} points"
+        try:
+            for family, found in json.loads(path.read_bytes())["chosen"].items():
+                notes[family] = f"chosen among {found['points']} points"
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            mend = "running the sweep again writes it anew"
+            raise RecordError(f"{path} is damaged ({type(error).__name__}: {error}): {mend}.") from None
     return notes

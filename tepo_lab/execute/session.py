@@ -90,6 +90,8 @@ def run_sweep(
     """
     plan = _mended_plan(home, expansion, console)
     if all(each.action == "skip" for each in plan.entries):
+        if expansion.sweep.search is not None:
+            write_selection(home, expansion.sweep, plan.entries)
         yield Session(home, expansion.sweep.name, plan, console, None, ended=list(plan.entries))
         return
     for each in plan.pending:
@@ -136,11 +138,12 @@ def run_sweep(
 
 
 def _mended_plan(home: Path, expansion: Expansion, console: Console) -> Plan:
-    """The plan, with the runs' files that cannot be read set aside: evaluations are made again."""
+    """The plan, with the runs' files that cannot be read, or lack a grade, set aside: evaluations are made again."""
     plan = make_plan(home, [expansion])
-    moved = [path for each in plan.entries if each.state != "running" for path in set_aside_damaged(each.folder)]
+    idle = [each for each in plan.entries if each.state != "running"]
+    moved = [path for each in idle for path in set_aside_damaged(each.folder, each.planned.spec.suite)]
     for path in moved:
-        console.print(f"Cannot be read, set aside: {path}", style="yellow", highlight=False, soft_wrap=True)
+        console.print(f"Not whole, set aside: {path}", style="yellow", highlight=False, soft_wrap=True)
     return make_plan(home, [expansion]) if moved else plan
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -18,16 +15,16 @@ from rich.text import Text
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.progress import counted, duration
-from tepo_lab.schema.record import RunFolder
-
-#: Bytes read from the end of a log: several lines of either.
-TAIL_BYTES = 16_384
+from tepo_lab.schema.record import RunFolder, tail
 
 #: Seconds between two looks with --watch.
 WATCH_SECONDS = 2.0
 
 #: Steps whose mean is a run's pace.
 _PACE_STEPS = 5
+
+#: Seconds that a run is told to take where it has no pace of its own.
+_ESTIMATES = ("seconds_per_step", "evaluation_seconds")
 
 _STYLES = {
     "complete": "green",
@@ -66,20 +63,21 @@ def status_of(folder: RunFolder) -> Status:
     try:
         spec = folder.run()["spec"]
         steps = int(spec["trainer"]["steps"]) if spec["arm"]["trained"] else 0
-        estimates = spec["profile"]["estimates"]
+        estimates = {name: float(spec["profile"]["estimates"][name]) for name in _ESTIMATES}
     except RecordError as error:
         return Status(folder.name, "damaged", detail=str(error))
-    except (KeyError, TypeError) as error:
-        return Status(folder.name, "damaged", detail=f"{folder.run_file} lacks {error}; remove the folder.")
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{folder.run_file} is damaged ({type(error).__name__}: {error})"
+        return Status(folder.name, "damaged", detail=f"{reason}: the command that ran it writes it anew.")
     events, metrics = tail(folder.events_file), tail(folder.metrics_file, _PACE_STEPS)
     state, detail = _state(folder, events)
     step = max([int(each.get("step") or 0) for each in (*events[-3:], *metrics[-1:])], default=0)
     left = None
     if state not in _OVER:
         paces = [each["seconds/step"] for each in metrics[-_PACE_STEPS:] if each.get("seconds/step") is not None]
-        pace = sum(paces) / len(paces) if paces else float(estimates["seconds_per_step"])
-        evaluated = [each["seconds"] for each in events if each["event"] == "evaluated" and "seconds" in each]
-        evaluation = float(evaluated[-1] if evaluated else estimates["evaluation_seconds"])
+        pace = sum(paces) / len(paces) if paces else estimates["seconds_per_step"]
+        evaluated = [each["seconds"] for each in events if each.get("event") == "evaluated" and "seconds" in each]
+        evaluation = float(evaluated[-1]) if evaluated else estimates["evaluation_seconds"]
         left = max(0, steps - step) * pace + evaluation
     return Status(
         name=folder.name,
@@ -96,30 +94,6 @@ def status_of(folder: RunFolder) -> Status:
 def statuses(folders: Iterable[RunFolder]) -> list[Status]:
     """The status of each run, in order."""
     return [status_of(folder) for folder in folders]
-
-
-def tail(path: Path, most: int = 20) -> list[dict[str, Any]]:
-    """The last `most` JSON objects of a JSON-lines file, as far as `TAIL_BYTES` go back; unreadable lines left out.
-
-    For display alone: what counts is read in full by `RunFolder.metrics` and `RunFolder.events`.
-    """
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - TAIL_BYTES))
-            text = stream.read()
-    except FileNotFoundError:
-        return []
-    lines = text.rpartition(b"\n")[0].splitlines()
-    found = []
-    for line in (lines[1:] if size > TAIL_BYTES else lines)[-most:]:
-        try:
-            values = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(values, dict):
-            found.append(values)
-    return found
 
 
 def _state(folder: RunFolder, events: Sequence[dict[str, Any]]) -> tuple[str, str]:

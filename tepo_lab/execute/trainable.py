@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
 from ray import tune
@@ -30,9 +32,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         Tune starts a process for a run and, when another process is free sooner, gives the run to that one. Until
         then the slower process must not have touched it.
         """
-        # Imported in the worker: the driver schedules without loading torch.
-        import tepo_lab.train.trial  # noqa: F401
-
+        _import_trial()
         self.attempt = Attempt(config)
         self.ended = False
 
@@ -80,3 +80,18 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         if is_machine:
             raise error
         self.ended = True
+
+
+def _import_trial() -> None:
+    """Import what a trial takes: in the worker, for the driver schedules without loading torch."""
+    if "tepo_lab.train.trial" in sys.modules:
+        return
+    # To collect garbage among what modules keep for good takes a quarter of the seconds that they take to import.
+    gc.disable()
+    try:
+        import transformers.modeling_utils  # noqa: F401
+
+        import tepo_lab.train.trial  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()

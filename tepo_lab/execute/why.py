@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.status import tail
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.record import RunFolder, tail
 
 #: Lines of trial.log shown for a cause.
 LOG_LINES = 12
@@ -47,7 +47,8 @@ _NOT_FINITE = ("nan", "not finite", "infinite", "inf ")
 
 @dataclass
 class Cause:
-    """Runs that failed alike: kind ("user", "machine", or "stopped" for a run that ended without a word)."""
+    """Runs that failed alike: kind ("user", "machine", "stopped" for a run that ended without a word, or "damaged" for
+    one whose records cannot be read)."""
 
     kind: str
     fingerprint: str
@@ -71,6 +72,9 @@ def causes(folders: Iterable[RunFolder]) -> list[Cause]:
     """The causes for which runs are not done now, those with the most runs first. Runs that are going on have none."""
     found: dict[tuple[str, str], Cause] = {}
     for folder in folders:
+        if (damage := _damage(folder)) is not None:
+            found[damage.kind, folder.name] = damage
+            continue
         events = tail(folder.events_file)
         if not events or events[-1].get("event") in ("complete", "collapsed", "stopped") or is_held(folder):
             continue
@@ -79,6 +83,18 @@ def causes(folders: Iterable[RunFolder]) -> list[Cause]:
         cause.runs.append(folder.name)
         cause.log = log_tail(folder) or cause.log
     return sorted(found.values(), key=lambda cause: -len(cause.runs))
+
+
+def _damage(folder: RunFolder) -> Cause | None:
+    """Why the records of a run cannot be read, if they cannot."""
+    try:
+        if folder.run_file.exists():
+            folder.run()
+        folder.events()
+    except RecordError as error:
+        said, _, mend = str(error).rpartition(": ")
+        return Cause("damaged", "", said, mend, [folder.name])
+    return None
 
 
 def _cause(folder: RunFolder, last: dict[str, Any]) -> Cause:

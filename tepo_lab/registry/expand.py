@@ -25,6 +25,7 @@ from tepo_lab.registry.identity import family, folder_name, run_id, science_text
 from tepo_lab.registry.locations import find, names, package_root, parse_yaml, read_yaml
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
+from tepo_lab.schema.step_metrics import STEP_METRICS
 from tepo_lab.schema.sweep import Part, Sweep
 
 #: Keys that an override sets on the sweep itself; all others are set on every run's configuration.
@@ -113,7 +114,12 @@ def _check_known(text: str, key: str, value: str) -> None:
 
 
 def _check_names(sweep: Sweep, where: str, own: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a table that does not exist, or a label of an arm that the sweep does not have."""
+    """Raise `ConfigError` for a table that does not exist, a label of an arm that the sweep does not have, or a stop
+    rule on what no step records, which would never hold."""
+    for rule in sweep.stop:
+        if rule.metric not in STEP_METRICS:
+            mend = nearest(rule.metric, STEP_METRICS)
+            raise ConfigError(f"{own.get('stop', where)}: stop: no step records {rule.metric!r}.{mend}")
     for name in sweep.feeds:
         known = [*names("reports"), *names("reports", "figures")]
         if name not in known:

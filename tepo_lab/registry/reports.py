@@ -181,7 +181,8 @@ def _rows(
     for each_name in wanted:
         if each_name not in sweep.all_arms:
             known = nearest(each_name, sweep.all_arms)
-            raise ConfigError(f"panel {name!r}: sweep {sweep.name} has no arm {each_name!r}.{known}")
+            place = "head, the rows above all panels" if name is None else f"panel {name!r}"
+            raise ConfigError(f"{place}: sweep {sweep.name} has no arm {each_name!r}.{known}")
     own_steps = panel.steps is None or any(text.startswith(_STEPS) for text in overrides)
     paper_labels = _labels_of_reports(sweep)
     found = [each for each in variants(sweep, profile, rest) if each.spec.arm.trained and each.spec.arm.name in wanted]

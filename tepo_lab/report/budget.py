@@ -41,10 +41,11 @@ class EqualBudget:
 def equal_budget(runs: Iterable[FoundRun], kind: Budget) -> EqualBudget:
     """The largest budget that every run has spent, and where each run is read within it.
 
-    A collapsed run keeps its collapsed evaluation and does not lower the budget.
+    A collapsed run keeps its collapsed evaluation and does not lower the budget; nor does one with damaged records,
+    which has none.
     Raises `RecordError` when no run has an evaluation after a training step.
     """
-    found = list(runs)
+    found = [run for run in runs if run.damaged is None]
     spent = {(run.family, run.seed): _spent_at(run, kind) for run in found if run.collapsed_at is None}
     totals = [max(each.values()) for each in spent.values() if each]
     if not totals:

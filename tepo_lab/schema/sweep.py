@@ -26,7 +26,7 @@ MAX_POINTS = 10_000
 class StopRule(Strict):
     """Ends a run when a step metric stays beyond a limit for some steps running."""
 
-    when: str = Field(description="'METRIC < NUMBER' (or <=, >, >=), or 'METRIC is not finite'")
+    when: str = Field(description="'METRIC < NUMBER' (or <=, >, >=), or 'METRIC is not finite'; METRIC as a step's")
     steps: Count = Field(default=1, alias="for", description="steps running that the condition must hold")
     outcome: Literal["collapsed"] = "collapsed"
 
@@ -36,6 +36,12 @@ class StopRule(Strict):
         if not (CONDITION.fullmatch(when) or re.fullmatch(r"\s*[\w/.-]+ is not finite\s*", when)):
             raise ValueError("write 'METRIC < NUMBER' (or <=, >, >=) or 'METRIC is not finite'")
         return when
+
+    @property
+    def metric(self) -> str:
+        """The name of the step metric that is watched."""
+        match = CONDITION.fullmatch(self.when)
+        return match["metric"] if match else self.when.strip().removesuffix("is not finite").strip()
 
 
 class Draw(Strict):

@@ -79,8 +79,7 @@ FOOTNOTES = (
 
 
 def check_theory(home: Path, seed: int = 0) -> Theory:
-    """Run every check. `home` is where runs to fit are looked for; nothing is written. Raises `RecordError` for a
-    damaged record."""
+    """Run every check. `home` is where runs to fit are looked for; nothing is written."""
     streams = [np.random.default_rng([seed, number]) for number in range(3)]
     slopes, best, moves = gradients(streams[0]), optima(streams[1]), updates(streams[2])
     tokens, fits = run_nano(seed), fit_runs(home)

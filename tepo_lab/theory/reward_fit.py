@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tepo_lab.schema.record import RunFolder, run_folders
+from tepo_lab.errors import RecordError
+from tepo_lab.schema.record import RunFolder, run_folders, tell_passed_over
 from tepo_lab.theory.check import Array, Check
 
 REWARD, ENTROPY = "reward/mean", "actor/entropy"
@@ -38,14 +39,20 @@ class Fit:
 
 
 def fit_runs(home: Path) -> list[Fit]:
-    """The fit of every run of the home that has recorded enough steps whose entropy differs."""
+    """The fit of every run of the home that has recorded enough steps whose entropy differs; standard error names those
+    whose steps cannot be read."""
     found = [_fit(folder) for folder in run_folders(home)]
     return [each for each in found if each is not None]
 
 
 def _fit(folder: RunFolder) -> Fit | None:
+    try:
+        metrics = folder.metrics()
+    except RecordError as error:
+        tell_passed_over(folder, error)
+        return None
     # A value that was not finite is recorded as null.
-    lines = [line for line in folder.metrics() if line.get(REWARD) is not None and line.get(ENTROPY) is not None]
+    lines = [line for line in metrics if line.get(REWARD) is not None and line.get(ENTROPY) is not None]
     if len(lines) < MIN_STEPS:
         return None
     reward, entropy = (np.array([line[name] for line in lines], dtype=np.float64) for name in (REWARD, ENTROPY))

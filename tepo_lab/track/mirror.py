@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,8 @@ from tepo_lab.errors import RecordError
 from tepo_lab.schema.record import RunFolder
 from tepo_lab.track.address import artifact_folder, database_file, own_address, shown, tracking_address
 from tepo_lab.track.child import Child
-from tepo_lab.track.state import RunState, read_json, run_state, signature
+from tepo_lab.track.state import REMOVE, RunState, read_json, run_state, signature, started_at
+from tepo_lab.track.steps import Steps
 from tepo_lab.track.store import FAILURES, BusyError, keeps_artifacts_here, one_writer, open_client
 
 Outcome = Literal["complete", "failed", "interrupted"]
@@ -49,6 +50,8 @@ class _Connection:
     snapshot: Any = None
     #: run -> signature of the records last compared.
     seen: dict[str, object] = field(default_factory=dict)
+    #: run that goes on -> its steps, as far as they have been logged.
+    steps: dict[str, Steps] = field(default_factory=dict)
 
 
 class Mirror:
@@ -120,8 +123,8 @@ class Mirror:
             self._not_before = float("-inf")
         return self._attempt(self._end)
 
-    def sync_or_raise(self, folders: Iterable[RunFolder], table: Printed | None) -> None:
-        """Show these runs and this table and delete the children whose run folder is gone.
+    def sync_or_raise(self, folders: Iterable[RunFolder], table: Printed | None) -> int:
+        """Show these runs and this table and delete the children whose run folder is gone. Returns how many are shown.
 
         Raises `BusyError`, `RecordError` and what MLflow raises.
         """
@@ -132,6 +135,7 @@ class Mirror:
                 if not (self.home / "runs" / name).is_dir():
                     connection.client.delete_run(connection.children.pop(name).run_id)
             self._end(connection)
+            return sum(folder.name in connection.seen for folder in self._folders)
 
     def _attempt(self, action: Callable[[_Connection], None]) -> bool:
         if self._clock() < self._not_before:
@@ -211,7 +215,7 @@ class Mirror:
         for folder in self._folders:
             # A damaged record is told of when its run is shown.
             with suppress(RecordError):
-                started.append(run_state(folder, self.sweep).started)
+                started.append(started_at(folder))
         return min(started)
 
     def _sync_snapshot(self, connection: _Connection) -> None:
@@ -229,11 +233,12 @@ class Mirror:
             if connection.seen.get(folder.name) == seen or not folder.run_file.exists():
                 continue
             try:
-                state = run_state(folder, self.sweep, over=self._over)
+                state = self._state(connection, folder)
+                self._sync_run(connection, folder, state)
             except RecordError as error:
+                connection.steps.pop(folder.name, None)
                 self._tell_once(f"MLflow does not show {folder.name}: {error}")
                 continue
-            self._sync_run(connection, state)
             connection.seen[folder.name] = seen
         if self._table is not None:
             text, table, page = self._table
@@ -243,18 +248,35 @@ class Mirror:
                 connection.client.log_text(connection.parent, page, "page.html")
             self._table = None
 
-    def _sync_run(self, connection: _Connection, state: RunState) -> None:
+    def _state(self, connection: _Connection, folder: RunFolder, *, anew: bool = False) -> RunState:
+        """The run as its records tell it: what is new of it since it was logged, or all of it."""
+        if anew or folder.name not in connection.steps:
+            connection.steps[folder.name] = Steps(folder)
+        return run_state(folder, self.sweep, over=self._over, steps=connection.steps[folder.name])
+
+    def _sync_run(self, connection: _Connection, folder: RunFolder, state: RunState) -> None:
         client, child = connection.client, connection.children.get(state.name)
         if child is not None and not self._verify and child.in_step(state):
+            self._rest(connection, folder, child)
             return
-        if child is not None and child.contradicts(client, state):
+        held = child.held(client, state) if child is not None else {}
+        if child is not None and child.contradicts(client, state, held):
             client.delete_run(child.run_id)
-            child = None
+            child, held = None, {}
         if child is None:
+            if not state.is_whole:
+                state = self._state(connection, folder, anew=True)
             tags = state.tags | {"mlflow.parentRunId": connection.parent, "mlflow.source.name": "tepo-lab"}
             child = Child.of(client.create_run(connection.experiment, state.started, tags, state.name))
             connection.children[state.name] = child
-        child.log_missing(client, state)
+        child.log_missing(client, state, held)
+        if state.ended is not None:
+            self._rest(connection, folder, child)
+
+    def _rest(self, connection: _Connection, folder: RunFolder, child: Child) -> None:
+        """Keep nothing of a run that has ended: should it go on, its records and MLflow are asked anew."""
+        child.rest()
+        del connection.steps[folder.name]
 
     def _end(self, connection: _Connection) -> None:
         self._sync(connection)
@@ -273,27 +295,54 @@ class Mirror:
             self._on_problem(message)
 
 
-def rebuild(home: Path, tracking_uri: str | None = None) -> int:
+def _refuse(problem: str) -> None:
+    raise RecordError(problem)
+
+
+def rebuild(
+    home: Path,
+    tracking_uri: str | None = None,
+    *,
+    on_problem: Callable[[str], None] = _refuse,
+    verify: bool = True,
+) -> int:
     """Make the mirror again from the records: every sweep under HOME/sweeps, every run it lists that has a folder.
 
-    What MLflow already shows rightly stays as it is; children whose run folder is gone are deleted.
+    What MLflow already shows rightly stays as it is; children whose run folder is gone are deleted. Damaged records are
+    told to `on_problem`, and all others shown.
+    Args: `verify` compares runs that have ended value by value, not only by the digest that MLflow keeps with them.
     Returns the number of runs shown, one of two sweeps counted in both.
-    Raises `RecordError` when a record cannot be read or MLflow not written.
+    Raises `RecordError` when MLflow cannot be written, and for damaged records where nobody is told of them.
     """
     uri = tracking_address(home, tracking_uri)
-    return sum(_rebuild_sweep(home, uri, path) for path in sorted(home.glob("sweeps/*/sweep.json")))
+    shown_runs = 0
+    for path in sorted(home.glob("sweeps/*/sweep.json")):
+        try:
+            folders, printed = _recorded_sweep(home, path)
+        except RecordError as error:
+            on_problem(f"MLflow does not show sweep {path.parent.name}: {error}")
+            continue
+        shown_runs += _catch_up_with(Mirror(home, uri, path.parent.name, on_problem, verify=verify), folders, printed)
+    return shown_runs
 
 
-def _rebuild_sweep(home: Path, uri: str, sweep_file: Path) -> int:
-    listed = [RunFolder(home / "runs" / str(name)) for name in (read_json(sweep_file) or {}).get("runs", [])]
-    folders = [folder for folder in listed if folder.run_file.exists()]
+def _recorded_sweep(home: Path, sweep_file: Path) -> tuple[list[RunFolder], Printed | None]:
+    """The runs of a sweep that have a folder, and its table. Raises `RecordError` where its records are damaged."""
+    values = read_json(sweep_file)
+    names = values.get("runs") if isinstance(values, dict) else None
+    if not isinstance(names, list) or not all(isinstance(each, str) and Path(each).name == each for each in names):
+        raise RecordError(f"{sweep_file} is damaged (its runs are no names of folders): {REMOVE}.")
+    folders = [folder for folder in (RunFolder(home / "runs" / name) for name in names) if folder.run_file.exists()]
     text, table, page = (sweep_file.with_name(name) for name in ("table.md", "table.json", "page.html"))
     shown_page = page.read_text() if page.exists() else None
-    printed = (text.read_text(), read_json(table), shown_page) if text.exists() and table.exists() else None
-    problems: list[str] = []
-    mirror = Mirror(home, uri, sweep_file.parent.name, problems.append, verify=True)
+    return folders, ((text.read_text(), read_json(table), shown_page) if text.exists() and table.exists() else None)
+
+
+def _catch_up_with(mirror: Mirror, folders: Sequence[RunFolder], printed: Printed | None) -> int:
+    """Show these runs. Returns how many are."""
+    home, uri = mirror.home, mirror.uri
     try:
-        mirror.sync_or_raise(folders, printed)
+        return mirror.sync_or_raise(folders, printed)
     except BusyError:
         raise RecordError(f"Another process is writing to the mirror of {home}: call again when it is done.") from None
     except FAILURES as error:
@@ -301,9 +350,6 @@ def _rebuild_sweep(home: Path, uri: str, sweep_file: Path) -> int:
             f"{trouble(uri, error)} If the database is damaged, move it away and call again: it is made anew from the "
             "records."
         ) from error
-    if problems:
-        raise RecordError(problems[0])
-    return len(folders)
 
 
 def _search(client: MlflowClient, experiment: str, condition: str) -> list[Run]:

@@ -8,15 +8,19 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
 from tepo_lab.schema.record import RunFolder
+from tepo_lab.track.steps import Steps
 
 #: Values of params longer than this are cut; the whole run.json is an artifact.
 PARAM_LIMIT = 500
+
+#: What mends a damaged file of a sweep's.
+REMOVE = "remove it and give the run command again"
 
 #: (metric, step) -> (value, milliseconds since 1970).
 Values = dict[tuple[str, int], tuple[float, int]]
@@ -33,23 +37,28 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class RunState:
-    """One run as MLflow is to show it. Times are milliseconds since 1970."""
+    """One run as MLflow is to show it. Times are milliseconds since 1970.
+
+    `steps` are the values of the training steps that were read now: of all (`is_whole`), or of those since the state
+    before; `scores` are those of all evaluations; `digest` is equal for equal records, however they were read.
+    """
 
     name: str
     params: dict[str, str]
     tags: dict[str, str]
-    values: Values
+    steps: Values
+    is_whole: bool
+    scores: Values
     status: str
     started: int
     ended: int | None
     config: str
+    digest: str
 
-    @cached_property
-    def digest(self) -> str:
-        """Equal for equal states, across processes."""
-        values = [[*key, *value] for key, value in sorted(self.values.items())]
-        content = [self.params, self.tags, values, self.status, self.started, self.ended, self.config]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    @property
+    def values(self) -> Values:
+        """Of the steps that were read now, and of all evaluations."""
+        return {**self.steps, **self.scores}
 
 
 def signature(folder: RunFolder) -> tuple[tuple[int, int, int], ...]:
@@ -66,35 +75,53 @@ def signature(folder: RunFolder) -> tuple[tuple[int, int, int], ...]:
     return tuple(found)
 
 
-def run_state(folder: RunFolder, sweep: str, *, over: bool = False) -> RunState:
+def run_state(folder: RunFolder, sweep: str, *, over: bool = False, steps: Steps | None = None) -> RunState:
     """Read a run's records.
 
-    Args: `over` says that nobody works on the sweep any more: a run that has not ended and has no lease was killed.
-    Raises `RecordError` when a record is missing or damaged.
+    Args: `over` says that nobody works on the sweep any more: a run that has not ended and has no lease was killed;
+    `steps`, those of the run as far as they were read before.
+    Raises `RecordError` when a record is missing or damaged; `steps` are of no use after that.
     """
-    run, events, metrics = folder.run(), folder.events(), folder.metrics()
+    steps = Steps(folder) if steps is None else steps
+    run, events = folder.run(), folder.events()
     try:
-        spec = run["spec"]
-        tags = _tags(run, spec, sweep)
-        values = {**_step_values(metrics), **_scores(events)}
+        lines, is_whole = steps.read()
+        params = dict(_flat(run["spec"]))
+        tags = _tags(run, run["spec"], sweep)
+        scores = _scores(events)
         status, ended, outcome = _outcome(events)
         if ended is None and over and not folder.lease_file.exists():
             status = "KILLED"
-            ended = max([_milliseconds(run["created"]), *(_milliseconds(line["time"]) for line in [*events, *metrics])])
+            ended = _milliseconds(max(run["created"], steps.last_time, *(event["time"] for event in events), 0.0))
+        started = _milliseconds(events[0]["time"] if events else run["created"])
+        config = json.dumps(run, indent=1, ensure_ascii=False) + "\n"
+        told = [params, tags | outcome, steps.digest, sorted(scores.items()), status, started, ended, config]
         return RunState(
             name=folder.name,
-            params=dict(_flat(spec)),
+            params=params,
             tags=tags | outcome,
-            values=values,
+            steps=_step_values(lines),
+            is_whole=is_whole,
+            scores=scores,
             status=status,
-            started=_milliseconds(events[0]["time"] if events else run["created"]),
+            started=started,
             ended=ended,
-            config=json.dumps(run, indent=1, ensure_ascii=False) + "\n",
+            config=config,
+            digest=hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest(),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
             f"{folder.path}: the records do not say what a run's must ({type(error).__name__}: {error})."
         ) from error
+
+
+def started_at(folder: RunFolder) -> int:
+    """When a run was begun, in milliseconds since 1970. Raises `RecordError` where its records do not tell."""
+    event = next(iter(folder.events()), None)
+    time = folder.run().get("created") if event is None else event.get("time")
+    if not isinstance(time, int | float):
+        raise RecordError(f"{folder.path}: the records do not say when the run was begun.")
+    return _milliseconds(time)
 
 
 def _tags(run: dict[str, Any], spec: dict[str, Any], sweep: str) -> dict[str, str]:
@@ -188,4 +215,4 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} is damaged ({error}): remove it and give the run command again.") from None
+        raise RecordError(f"{path} is damaged ({error}): {REMOVE}.") from None

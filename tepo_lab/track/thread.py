@@ -76,6 +76,9 @@ class MirrorThread:
         return self._in_step
 
     def _run(self) -> None:
+        # mlflow takes seconds to import, and the first run's start needs the cores.
+        while not self._stopping.wait(self._every_seconds) and not any(map(_has_results, self._folders())):
+            pass
         from tepo_lab.track.mirror import Mirror
 
         mirror = Mirror(self._home, self.uri, self._sweep, self._on_problem)
@@ -99,3 +102,8 @@ class MirrorThread:
         if self._table is not None:
             table, self._table = self._table, None
             mirror.log_table(*table)
+
+
+def _has_results(folder: RunFolder) -> bool:
+    """Whether a run has come further than its beginning."""
+    return folder.metrics_file.exists() or bool(folder.evaluated_steps())

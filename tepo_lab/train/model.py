@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -87,6 +88,12 @@ def load_model(
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"model.path={spec.path}: cannot be loaded ({reason}).") from None
+    except UnpicklingError:
+        # Of pickled weights tensors alone are read: anything else in them could run code.
+        raise ModelError(
+            f"model.path={spec.path}: cannot be loaded (its weights are pickled and hold more than tensors, or are "
+            "damaged); take weights in model.safetensors."
+        ) from None
     end_ids = _end_ids(model, tokenizer, spec)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_ids[0]
     return LoadedModel(model.to(device), tokenizer, end_ids, pad_id)

@@ -19,15 +19,14 @@ def broken_rule(rules: Sequence[StopRule], metrics: Sequence[Mapping[str, Any]])
     """
     for rule in rules:
         recent = metrics[-rule.steps :]
-        if len(recent) == rule.steps and all(_holds(rule.when, step) for step in recent):
+        if len(recent) == rule.steps and all(_holds(rule, step) for step in recent):
             return rule
     return None
 
 
-def _holds(when: str, metrics: Mapping[str, Any]) -> bool:
-    match = CONDITION.fullmatch(when)
+def _holds(rule: StopRule, metrics: Mapping[str, Any]) -> bool:
+    match = CONDITION.fullmatch(rule.when)
     if match is None:
-        name = when.removesuffix("is not finite").strip() if "is not finite" in when else when
-        return name in metrics and metrics[name] is None
-    value = metrics.get(match["metric"])
+        return rule.metric in metrics and metrics[rule.metric] is None
+    value = metrics.get(rule.metric)
     return value is not None and bool(_COMPARISONS[match["comparison"]](value, float(match["limit"])))

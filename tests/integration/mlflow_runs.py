@@ -19,8 +19,9 @@ def start_run(home: Path, arm: str) -> RunFolder:
     identity = f"{sum(arm.encode()):012x}"
     folder = RunFolder(home / "runs" / f"{arm}-nano-s1-{identity[-8:]}")
     spec = {"arm": {"name": arm}, "profile": {"name": "nano"}, "objective": {"ratio": "sequence"}, "seed": 1}
-    provenance = {"commit": "abc123", "dirty": False}
-    run = {"id": identity, "name": folder.name, "spec": spec, "created": START, "provenance": provenance}
+    spec["trainer"] = {"steps": 20}
+    run = {"id": identity, "family": arm, "name": folder.name, "spec": spec, "created": START}
+    run["provenance"] = {"commit": "abc123", "dirty": False}
     write_json(folder.run_file, run)
     append_line(folder.events_file, {"time": START, "event": "started", "step": 0})
     return folder

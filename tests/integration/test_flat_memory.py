@@ -1,4 +1,4 @@
-"""Memory and disk stay flat: three hundred steps of one run, and two hundred runs in one sweep.
+"""Memory, open files and disk stay flat: three hundred steps of one run, and two hundred runs in one sweep.
 
 `pytest -n 0 -s -m slow tests/integration/test_flat_memory.py` prints the figures. Bounds are in bytes, not in seconds.
 """
@@ -16,9 +16,18 @@ pytestmark = pytest.mark.slow
 
 MB = 1_000_000
 
-#: What a process may grow between the middle and the end. A leak of one step's tensors (some 4 MB) in each of the last
-#: hundred steps would be many times that.
+#: What the process of a trial may grow between the middle and the end. A leak of one step's tensors (some 4 MB) in each
+#: of the last hundred steps would be many times that.
 GROWTH = 40 * MB
+
+#: What the driver may with each step: some 40 kB, which a mirror that reads whole histories takes, would be 6 MB.
+DRIVER_GROWTH = 3 * MB
+
+#: What it may with each run: Tune keeps some 30 kB of each, and MLflow's client 10 kB.
+DRIVER_GROWTH_OF_RUNS = 10 * MB
+
+#: Open files that a process may have more of at the end than in the middle.
+FILES = 8
 
 #: What the home's own files may grow between the middle and the end, records and MLflow's database left out.
 DISK_GROWTH = 2 * MB
@@ -34,6 +43,14 @@ def resident(pid: int) -> int:
     return int(lines[0].split()[1]) * 1024 if lines else 0
 
 
+def open_files(pid: int) -> int:
+    """File descriptors of a process; 0 when it is gone."""
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except OSError:
+        return 0
+
+
 def size(folder: Path, pattern: str) -> int:
     total = 0
     for path in folder.glob(pattern):
@@ -45,7 +62,7 @@ def size(folder: Path, pattern: str) -> int:
 
 
 def watched(driver: Driver, bench: Bench, marks: list[int], done: Callable[[], int]) -> list[dict[str, int]]:
-    """Memory and disk in bytes each time that `done` reaches a mark."""
+    """Memory and disk in bytes, and open files, each time that `done` reaches a mark."""
     folders, figures = bench.folders(driver.home), []
     workers: set[int] = set()
     for mark in marks:
@@ -55,18 +72,19 @@ def watched(driver: Driver, bench: Bench, marks: list[int], done: Callable[[], i
             return done() >= mark
 
         assert wait_for(reached, driver, seconds=600), driver.said[-2000:]
-        alive = [resident(pid) for pid in workers]
         figure = {
             "done": done(),
+            "driver files": open_files(driver.process.pid),
+            "worker files": max(map(open_files, workers)),
             "driver": resident(driver.process.pid),
-            "worker": max(alive),
+            "worker": max(map(resident, workers)),
             "checkpoints": size(driver.home, "runs/*/checkpoints/*/**/*"),
             "ray": size(driver.home, "ray/**/*"),
             "mlflow": size(driver.home, "mlflow.db*"),
+            "records": size(driver.home, "runs/*/*.json*") + size(driver.home, "runs/*/*/*.parquet"),
         }
-        tell(
-            "  ".join(f"{name} {value if name == 'done' else f'{value / MB:.1f} MB'}" for name, value in figure.items())
-        )
+        counts = ("done", "driver files", "worker files")
+        tell("  ".join(f"{key} {each if key in counts else f'{each / MB:.1f} MB'}" for key, each in figure.items()))
         figures.append(figure)
     return figures
 
@@ -77,6 +95,14 @@ def middle_and_end(figures: list[dict[str, int]], name: str) -> int:
     return max(each[name] for each in figures[half:]) - max(each[name] for each in figures[:half])
 
 
+def levels_off(figures: list[dict[str, int]]) -> None:
+    """What holds of one long run and of many short ones alike."""
+    assert middle_and_end(figures, "worker") < GROWTH
+    assert middle_and_end(figures, "ray") < DISK_GROWTH
+    for name in ("driver files", "worker files"):
+        assert middle_and_end(figures, name) < FILES
+
+
 def test_three_hundred_steps_of_one_run(tmp_path):
     bench = Bench(tmp_path / "steps", 300, arms=("tepo",))
     (folder,) = bench.folders(bench.root / "home")
@@ -85,9 +111,8 @@ def test_three_hundred_steps_of_one_run(tmp_path):
     figures = watched(driver, bench, list(range(30, 300, 30)), lambda: len(folder.metrics()))
     assert driver.wait() == 0, driver.said[-2000:]
     assert len(folder.metrics()) == 300
-    assert middle_and_end(figures, "worker") < GROWTH
-    assert middle_and_end(figures, "driver") < GROWTH
-    assert middle_and_end(figures, "ray") < DISK_GROWTH
+    levels_off(figures)
+    assert middle_and_end(figures, "driver") < DRIVER_GROWTH
     assert len(list(folder.checkpoints.glob("step-*"))) == 2
     assert max(each["checkpoints"] for each in figures) < 3.5 * size(folder.checkpoint(300), "**/*")
 
@@ -105,6 +130,8 @@ def test_two_hundred_runs_in_one_sweep(tmp_path):
     figures = watched(driver, bench, list(range(20, 200, 20)), done)
     assert driver.wait() == 0, driver.said[-2000:]
     assert done() == 200
-    assert middle_and_end(figures, "worker") < GROWTH
-    assert middle_and_end(figures, "driver") < GROWTH
+    levels_off(figures)
+    assert middle_and_end(figures, "driver") < DRIVER_GROWTH_OF_RUNS
+    one = size(folders[0].checkpoint(1), "**/*")
+    assert figures[-1]["checkpoints"] < 1.1 * one * figures[-1]["done"]
     assert not list(home.glob("ray/*"))

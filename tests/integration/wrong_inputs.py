@@ -133,7 +133,7 @@ ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("diff", "tepo", "gspoo"), "unknown arm 'gspoo'"),
     (("ls", "arm"), "'arm' is not one of"),
     (("schema", "runs"), "'runs' is not one of"),
-    (("mirror", "--home", "x"), "say what to do"),
+    (("mirror", "--home", "x"), "there is no run to mirror"),
     (("mirror", "--rebuild", "--home", "x"), "there is no run to mirror"),
     (("ui", "--port", "99999"), "--port"),
     (("status", "panel-f"), "Did you mean 'panel-e'?"),

@@ -62,7 +62,7 @@ def test_what_lists_or_counts_is_also_json_and_says_what_stands_in_it(name):
     assert "--format json: " in (command.epilog or "")
 
 
-@pytest.mark.parametrize("words", [(), ("data",), ("model",), ("bench",), ("mirror",)])
+@pytest.mark.parametrize("words", [(), ("data",), ("model",), ("bench",)])
 def test_a_group_alone_prints_its_help(words, capsys, monkeypatch):
     done = call(capsys, monkeypatch, *words)
     assert (done.code, done.stderr) == (0, "")

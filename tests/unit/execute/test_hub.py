@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from tepo_lab.errors import DataError, ModelError
-from tepo_lab.execute.hub import check_hub
+from tepo_lab.execute.hub import check_hub, check_model
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.schema.profile import DatasetData
+from tepo_lab.schema.profile import DatasetData, ModelSpec
 
 
 def spec(*overrides, hub=None):
@@ -49,6 +50,27 @@ def test_a_model_that_the_hub_does_not_have_is_told_in_one_line(asked):
         check_hub([spec("model.path=other/model", "model.sha256=null")])
     assert "model.path=other/model: cannot be loaded (404 not found)" in str(told.value)
     assert "set model.path to a local folder" in str(told.value)
+
+
+def test_a_hub_that_does_not_answer_is_asked_again_and_one_that_has_no_such_model_is_not(asked, monkeypatch):
+    class NotThereError(RepositoryNotFoundError):
+        def __init__(self):
+            Exception.__init__(self, "404")
+
+    answers = [OSError("busy"), OSError("busy"), None]
+
+    def answer(api, name, **settings):
+        asked.append(name)
+        if error := answers.pop(0):
+            raise error
+
+    monkeypatch.setattr(HfApi, "model_info", answer)
+    check_model(ModelSpec(name="m", path="some/model"), waits=(0.0, 0.0))
+    assert asked == ["some/model"] * 3
+    answers[:] = [NotThereError()]
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        check_model(ModelSpec(name="m", path="other/model"), waits=(0.0, 0.0))
+    assert asked[3:] == ["other/model"]
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "what is this"])

@@ -6,10 +6,13 @@ import random
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+import pytest
 
 from tepo_lab.evaluate.suite import write_generations
 from tepo_lab.execute.mend import NEEDED, is_readable, set_aside_damaged
+from tepo_lab.registry.compose import compose_run
 from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder
+from tests.conftest import SMALL
 
 
 def rows():
@@ -36,6 +39,38 @@ def test_no_bit_of_the_generations_can_change_unseen(tmp_path):
         else:
             damaged += 1
     assert damaged > 0.5 * len(whole) / 5
+
+
+def graded(suite):
+    """Generations of a whole suite."""
+    for name, benchmark in suite.benchmarks.items():
+        for problem in range(benchmark.problems):
+            for sample in range(benchmark.samples):
+                row = dict.fromkeys(GENERATION_COLUMNS, "text") | {"benchmark": name, "problem": str(problem)}
+                yield row | {"sample": sample, "tokens": 3, "truncated": False, "correct": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_whole"),
+    [
+        (lambda rows: None, True),
+        (lambda rows: rows.pop(), False),
+        (lambda rows: rows.append(rows[0]), False),
+        (lambda rows: rows.__setitem__(0, rows[1]), False),
+        (lambda rows: rows[0].update(correct=None), False),
+        (lambda rows: rows[0].update(benchmark="other"), False),
+        (lambda rows: rows[0].update(problem="9999"), False),
+    ],
+    ids=["whole", "one less", "one twice", "one in place of another", "not graded", "another's", "a problem more"],
+)
+def test_an_evaluation_that_is_not_graded_in_full_counts_as_not_made(tmp_path, change, is_whole):
+    suite = compose_run("tepo", "nano", SMALL, seed=1).suite
+    folder = RunFolder(tmp_path / "run")
+    rows = list(graded(suite))
+    change(rows)
+    write_generations(folder.generations(4), rows)
+    moved = set_aside_damaged(folder, suite)
+    assert (moved == [], folder.evaluated_steps() == [4]) == (is_whole, is_whole)
 
 
 def test_what_cannot_be_read_is_set_aside_and_kept(tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import time
+import tracemalloc
 
 from rich.console import Console
 
@@ -20,6 +21,20 @@ def watch_on(folder_entries, terminal):
 def step(folder, number, seconds=2.0):
     values = {"step": number, "reward/mean": 0.25, "actor/entropy": 0.125, "seconds/step": seconds}
     append_line(folder.metrics_file, values)
+
+
+def test_a_look_at_a_long_run_reads_the_ends_of_its_records(small_run, tmp_path):
+    spec, folder = small_run("tepo", "trainer.steps=20000")
+    standing = Standing(entry(tmp_path, planned(spec)))
+    line = '{"step": %d, "reward/mean": 0.25, "seconds/step": 2.0, "more": [1, 2, 3, 4, 5, 6, 7, 8]}\n'
+    folder.metrics_file.write_text("".join(line % number for number in range(1, 20_001)))
+    folder.events_file.write_text('{"time": 1.0, "event": "checkpoint", "step": 1}\n' * 20_000)
+    tracemalloc.start()
+    refresh(standing)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (standing.step, standing.state, standing.seconds_per_step) == (20_000, "evaluating", 2.0)
+    assert peak < 200_000
 
 
 def test_durations_are_said_for_people():

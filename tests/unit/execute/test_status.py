@@ -22,11 +22,10 @@ from tepo_lab.execute.status import (
     status_table,
     statuses,
     summary,
-    tail,
     watch,
 )
 from tepo_lab.registry.expand import expand, load_sweep
-from tepo_lab.schema.record import append_line
+from tepo_lab.schema.record import append_line, tail, write_json
 
 TWO_ARMS = ("arms=[tepo_no_kl,tepo]", "seeds=[1,2]", "base=false")
 
@@ -82,7 +81,12 @@ def test_a_run_that_has_not_begun_is_pending_and_a_damaged_one_says_the_mend(tmp
     assert status_of(folder).state == "damaged"
     assert "the command that ran it writes it anew" in status_of(folder).detail
     folder.run_file.write_text('{"spec": {}}')
-    assert "lacks 'arm'" in status_of(folder).detail
+    assert "is damaged (it has no id)" in status_of(folder).detail
+    begin(tmp_path, expansion, 1)
+    run = folder.run()
+    for profile in (None, {}, {"estimates": {"seconds_per_step": None}}):
+        write_json(folder.run_file, run | {"spec": run["spec"] | {"profile": profile}})
+        assert (status_of(folder).state, "is damaged" in status_of(folder).detail) == ("damaged", True)
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from huggingface_hub import HfApi
 
 from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.trainable import TrialTrainable
+
+
+def no_answer():
+    raise ConnectionError("name or service not known")
 
 
 @pytest.fixture
@@ -47,13 +52,16 @@ def test_one_process_serves_one_run_after_another(config, small_run):
     trainable.stop()
 
 
-def test_a_failure_of_the_users_making_ends_the_run_and_says_why(small_run):
+def test_a_failure_of_the_users_making_ends_the_run_and_says_why(small_run, monkeypatch):
+    # As on a machine without a connection, whatever this one has.
+    monkeypatch.setattr(HfApi, "model_info", lambda api, name, **settings: no_answer())
+    monkeypatch.setattr("tepo_lab.execute.attempt.WAITS", ())
     _, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
     trainable = TrialTrainable({"folder": str(folder.path), "stop": [], "search": None, "session": "one"})
     assert trainable.train()["done"]
     last = folder.events()[-1]
     assert (last["event"], last["kind"]) == ("failed", "user")
-    assert "model.path=nowhere: cannot be loaded" in last["error"]
+    assert "model.path=nowhere: cannot be loaded (name or service not known)" in last["error"]
     assert "Traceback" in folder.log_file.read_text()
     assert not is_held(folder)
     trainable.stop()

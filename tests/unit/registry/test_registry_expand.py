@@ -171,6 +171,17 @@ search:
         ("{title: T, arms: [tepo], name: x}", [], "remove the key 'name'"),
         ("{title: T, arms: [tepo], seeds: [one]}", [], "must be a whole number"),
         ("{title: T, arms: [tepo], stop: [{when: reward}]}", [], "METRIC < NUMBER"),
+        (
+            "{title: T, arms: [tepo], stop: [{when: reward_mean < 0.1}]}",
+            [],
+            "mine.yaml: stop: no step records 'reward_mean'. Did you mean 'reward/mean'?",
+        ),
+        (
+            "{title: T, arms: [tepo], stop: [{when: actor/pg_los is not finite}]}",
+            [],
+            "no step records 'actor/pg_los'. Did you mean 'actor/pg_loss'?",
+        ),
+        ("{title: T, arms: [tepo]}", ["stop=[{when: step > 3}]"], "stop: no step records 'step'."),
         ("{title: T, arms: [tepo], axes: {objective.penalty.cof: [1]}}", [], "unknown key 'objective.penalty.cof'"),
         ("{title: T, arms: [tepo], axes: {trainer.steps: {uniform: [2, 1], samples: 3}}}", [], "must be below high"),
         ("{title: T, arms: [tepo], axes: {trainer.steps: {samples: 3}}}", [], "give one of loguniform"),

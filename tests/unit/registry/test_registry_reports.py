@@ -111,6 +111,11 @@ def test_which_report_shows_a_sweep(sweep_file):
     assert shown_by(path, load_sweep(path)[0]) == (path, [])
 
 
+def test_a_row_above_all_panels_without_its_arm_is_named():
+    with pytest.raises(ConfigError, match=r"^head, the rows above all panels: sweep panel-e has no arm 'tepo_no_kl'"):
+        resolve_report(load_report("table3"), None, ["arms=[tepo]"])
+
+
 def test_mistakes_are_named():
     report = load_report("table3")
     with pytest.raises(ConfigError, match="has no panel 'f'"):

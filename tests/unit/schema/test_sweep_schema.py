@@ -47,6 +47,7 @@ def test_a_name_cannot_lead_out_of_a_folder():
 def test_conditions_as_they_are_written(when):
     rule = StopRule.model_validate({"when": when, "for": 5})
     assert (rule.when, rule.steps, rule.outcome) == (when, 5, "collapsed")
+    assert rule.metric == when.split()[0]
 
 
 @pytest.mark.parametrize("when", ["reward", "reward < ", "reward/mean = 1", "__import__('os') < 1"])

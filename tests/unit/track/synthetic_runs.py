@@ -38,7 +38,8 @@ class Lab:
             "seed": seed,
         }
         provenance = {"commit": "abc123", "dirty": False}
-        run = {"id": identity, "name": folder.name, "spec": spec, "created": START, "provenance": provenance}
+        run = {"id": identity, "family": arm, "name": folder.name, "spec": spec, "created": START}
+        run["provenance"] = provenance
         write_json(folder.run_file, run)
 
     def extend(self, folder: RunFolder, steps: int) -> None:

@@ -349,12 +349,42 @@ def test_rebuilding_without_sweeps_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_record_stops_a_rebuild_with_its_name(lab: Lab) -> None:
-    folder = lab.run("tepo")
-    lab.sweep("panel-e", [folder])
-    folder.run_file.write_text("[]")
-    with pytest.raises(RecordError, match=r"run\.json is damaged"):
+@pytest.mark.parametrize("content", ["{}", "[]", '{"id": "', '{"id": "x", "family": "f", "spec": {"seed": 1}}'])
+def test_a_damaged_record_is_named_and_all_others_are_mirrored_again(lab: Lab, content: str) -> None:
+    bad, good, other = lab.run("tepo"), lab.run("gspo"), lab.run("grpo_dapo")
+    lab.sweep("panel-a", [bad])
+    lab.sweep("panel-e", [bad, good, other])
+    (lab.home / "sweeps" / "mine").mkdir()
+    (lab.home / "sweeps" / "mine" / "sweep.json").write_text('{"runs": ["../../x"]}')
+    bad.run_file.write_text(content)
+    lab.step(other, 1)
+    with other.metrics_file.open("a") as stream:
+        stream.write('{"step": 2, "rew')
+    with pytest.raises(RecordError, match=r"sweep\.json is damaged"):
         rebuild(lab.home)
+    assert rebuild(lab.home, on_problem=lab.problems.append) == 2
+    assert lab.shown("panel-e").keys() == {"", good.name, other.name}
+    assert [("sweep.json is damaged" in each, "run.json is damaged" in each) for each in lab.problems] == [
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
+
+
+def test_catching_up_mends_what_the_records_say_and_trusts_what_was_done(lab: Lab) -> None:
+    done, going_on = lab.run("tepo"), lab.run("gspo")
+    lab.step(done, 1)
+    lab.event(done, "complete", 1)
+    lab.sweep("panel-e", [done, going_on])
+    rebuild(lab.home, verify=False)
+    client = open_client(lab.home, own_address(lab.home))
+    client.log_metric(lab.shown()[done.name]["id"], "reward/mean", 9.0, step=7)
+    lab.step(going_on, 1)
+    assert rebuild(lab.home, verify=False) == 2
+    assert lab.shown()[going_on.name]["values"] == run_state(going_on, "panel-e").values
+    assert ("reward/mean", 7) in lab.shown()[done.name]["values"]
+    assert rebuild(lab.home) == 2
+    assert lab.shown()[done.name]["values"] == run_state(done, "panel-e").values
 
 
 def test_two_homes_on_one_store_keep_their_runs_apart(

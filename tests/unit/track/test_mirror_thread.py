@@ -34,6 +34,23 @@ def test_the_thread_shows_everything_by_the_time_it_stops(lab: Lab) -> None:
     assert lab.problems == []
 
 
+def test_mlflow_waits_until_a_run_has_come_further_than_its_beginning(lab: Lab) -> None:
+    folder, looked, shown_at = lab.run("tepo"), threading.Semaphore(0), list[bool]()
+
+    def folders() -> list[object]:
+        shown_at.append((lab.home / "mlflow.db").exists())
+        looked.release()
+        return [folder]
+
+    thread = MirrorThread(lab.home, None, "panel-e", folders, lab.problems.append, every_seconds=0.01)
+    thread.start()
+    assert all(looked.acquire(timeout=30) for _ in range(3))
+    assert shown_at == [False] * len(shown_at)
+    lab.step(folder, 1)
+    assert thread.stop("complete")
+    assert lab.shown()[folder.name]["values"]
+
+
 def test_a_sweep_ends_without_its_mirror_when_mlflow_cannot_be_written(lab: Lab) -> None:
     (lab.home / "mlflow.db").write_bytes(b"not a database" * 100)
     thread = MirrorThread(lab.home, None, "panel-e", list, lab.problems.append, every_seconds=0.02)

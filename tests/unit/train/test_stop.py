@@ -34,6 +34,8 @@ def test_not_finite_is_a_recorded_null_and_a_missing_metric_says_nothing():
     not_finite = rule("actor/pg_loss is not finite")
     assert broken_rule([not_finite], [{"actor/pg_loss": None}]) == not_finite
     assert broken_rule([not_finite], [{"actor/pg_loss": 0.1}]) is None
+    spaced = rule(" actor/pg_loss is not finite ")
+    assert broken_rule([spaced], [{"actor/pg_loss": None}]) == spaced
     assert broken_rule([not_finite], [{"reward/mean": 0.1}]) is None
     assert broken_rule([rule("actor/entropy < 1")], [{"actor/entropy": None}]) is None
 
