@@ -34,22 +34,20 @@ RUN_FILES = {
     "another project's": b'{"name": "x", "runs": [1, 2], "spec": {"containers": []}}',
 }
 
-#: Commands that answer at once, asked with each of these; and those that make something, asked with one.
-QUICK = [
-    ("status",),
-    ("status", "panel-e"),
-    ("why",),
-    ("why", "panel-e"),
-    ("plan", "panel-e", "arms=[tepo_no_kl,tepo]", "seeds=[1,2,3]"),
-    ("clean",),
-    ("report", "panel-e", "profile=nano"),
-]
+PLAN = ("plan", "panel-e", "arms=[tepo_no_kl,tepo]", "seeds=[1,2,3]")
+TABLE = ("report", "panel-e", "profile=nano")
+TARGET = (*TABLE, "--target", "1", "--window", "1")
+BUDGET = (*TABLE, "--equal", "tokens")
+FIGURE = ("report", "dynamics", "profile=nano", "--out", "figure.svg")
+
+#: Commands that answer at once, and those that make something.
+QUICK = [("status", "panel-e"), ("why", "panel-e"), PLAN, ("clean",), TABLE]
 MAKING = [
     ("clean", "panel-e", "--unknown", "--yes"),
-    ("report", "panel-e", "profile=nano", "--target", "1", "--window", "1"),
-    ("report", "panel-e", "profile=nano", "--equal", "tokens"),
-    ("report", "panel-e", "profile=nano", "--page", "--out", "page.html"),
-    ("report", "dynamics", "profile=nano", "--out", "figure.svg"),
+    TARGET,
+    BUDGET,
+    (*TABLE, "--page", "--out", "page.html"),
+    FIGURE,
     ("bundle", "panel-e", "profile=nano", "--out", "panel-e.tar.gz"),
     ("mirror",),
     ("mirror", "--rebuild"),
@@ -98,15 +96,23 @@ def goes_on(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 def test_a_run_file_that_is_no_runs(content: bytes, home: Path, goes_on: Callable[..., str]) -> None:
     folder = damaged(home)
     folder.run_file.write_bytes(content)
+    said = goes_on("status")
+    assert f"{folder.name}  damaged" in said
+    assert said.count("complete") == 3
+    assert "1 run, damaged: " in goes_on("why")
+
+
+@pytest.mark.parametrize("name", ["half of it", "an empty spec"])
+def test_commands_that_answer_at_once(name: str, home: Path, goes_on: Callable[..., str]) -> None:
+    folder = damaged(home)
+    folder.run_file.write_bytes(RUN_FILES[name])
     said = {arguments: goes_on(*arguments) for arguments in QUICK}
-    assert f"{folder.name}  damaged" in said["status",]
-    assert said["status",].count("complete") == 3
-    assert "1 run, damaged: " in said["why",]
+    assert f"{folder.name}  damaged" in said["status", "panel-e"]
     assert "mend: the command that ran it writes it anew." in said["why", "panel-e"]
-    assert "its run.json is damaged and will be written anew" in said[QUICK[4]]
+    assert "its run.json is damaged and will be written anew" in said[PLAN]
     assert f"note: run {folder.name} is passed over: " in said["clean",]
-    assert f"note: run {folder.name} is passed over: " in said[QUICK[6]]
-    assert "partly: 1 of 2 seeds" in said[QUICK[6]]
+    assert f"note: run {folder.name} is passed over: " in said[TABLE]
+    assert "partly: 1 of 2 seeds" in said[TABLE]
 
 
 @pytest.mark.parametrize("arguments", MAKING, ids=" ".join)
@@ -144,7 +150,7 @@ def test_running_it_writes_the_run_file_anew(content: bytes, home: Path) -> None
 def test_a_line_that_a_death_cut_off_changes_nothing(
     end: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = [*QUICK, MAKING[1], MAKING[2], MAKING[4]] if end == "\x00" * 100 else QUICK
+    asked = [*QUICK, TARGET, BUDGET, FIGURE] if end == "\x00" * 100 else QUICK
     whole = [call(capsys, monkeypatch, *arguments) for arguments in asked]
     for log in ("events", "metrics"):
         with (damaged(home).path / f"{log}.jsonl").open("a") as stream:
@@ -157,13 +163,12 @@ def test_a_line_that_a_death_cut_off_changes_nothing(
 def test_a_damaged_line_in_the_middle_is_named(log: str, line: str, home: Path, goes_on: Callable[..., str]) -> None:
     path = damaged(home).path / f"{log}.jsonl"
     path.write_text(f"{line}\n" + path.read_text())
-    reading = [*MAKING[1:3], QUICK[6], *([MAKING[4], ("mirror",)] if line == "garbage" else [])]
+    reading = [TARGET, BUDGET, TABLE, *([FIGURE, ("mirror",)] if line == "garbage" else [])]
     for arguments in reading:
         assert f"{log}.jsonl:1 cannot be read" in goes_on(*arguments)
-    for arguments in QUICK[:6]:
+    for arguments in QUICK[:-1]:
         goes_on(*arguments)
-    table = goes_on("report", "panel-e", "profile=nano", "--target", "1", "--window", "1")
-    assert "2: records damaged" in table
+    assert "2: records damaged" in goes_on(*TARGET)
 
 
 def test_a_target_on_validation_scores(home: Path, goes_on: Callable[..., str]) -> None:

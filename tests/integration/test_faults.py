@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -24,6 +26,7 @@ from tests.integration.faults import (
     wait_for,
     wait_until_free,
 )
+from tests.integration.sockets import LOOPBACK, descendants, listening
 
 STEPS = 12
 
@@ -33,20 +36,33 @@ def bench(tmp_path_factory):
     return Bench(tmp_path_factory.mktemp("faults"), STEPS)
 
 
+class Shared(NamedTuple):
+    """A home on which two commands were at work at once, and the addresses that they and theirs listened on."""
+
+    home: Path
+    listened: set[str]
+
+
 @pytest.fixture(scope="module")
 def shared(bench):
-    """A home on which two commands were at work at once."""
     home = bench.root / "shared"
-    first, second = bench.start(home), bench.start(home)
-    assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
-    return home
+    commands = [bench.start(home) for _ in range(2)]
+    assert wait_for(lambda: any(folder.metrics() for folder in bench.folders(home)), commands[0])
+    listened = listening(set().union(*(descendants(command.process.pid) for command in commands)))
+    assert [command.wait() for command in commands] == [0, 0], "".join(command.said for command in commands)
+    return Shared(home, listened)
 
 
 def test_two_commands_at_once_do_not_run_the_same_run_twice(bench, shared, peaceful):
-    for folder in bench.folders(shared):
+    for folder in bench.folders(shared.home):
         events = [event["event"] for event in folder.events()]
         assert (events.count("started"), events.count("resumed"), events.count("complete")) == (1, 0, 1)
-    assert bench.difference(shared, peaceful) == ""
+    assert bench.difference(shared.home, peaceful) == ""
+
+
+def test_what_a_sweep_opens_can_be_reached_from_this_machine_alone(shared):
+    assert shared.listened
+    assert shared.listened <= LOOPBACK
 
 
 def test_ctrl_c_ends_cleanly_and_the_same_command_survives_every_kill(bench, peaceful):
@@ -81,7 +97,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_survives_every_kill(bench, pea
 def test_damaged_records_are_made_again_and_finished_runs_left_alone(bench, shared, peaceful):
     """On a copy of the finished home: what was damaged is made again, to the same bits."""
     home = bench.root / "damaged"
-    shutil.copytree(shared, home)
+    shutil.copytree(shared.home, home)
     first, second = bench.folders(home)
     # One run as if killed at its end, its newest checkpoint cut off, garbage after its last metrics.
     cut_events(first, after=8)
