@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tepo_lab.schema.record import run_folders
 from tests.conftest import SMALL
 from tests.integration.test_run import run
@@ -22,6 +24,7 @@ search:
 """
 
 
+@pytest.mark.slow
 def test_a_search_ends_the_worse_points_and_its_table_says_what_was_chosen(tmp_path):
     sweep, home = tmp_path / "explore.yaml", tmp_path / "home"
     sweep.write_text(SWEEP)

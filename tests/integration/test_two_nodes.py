@@ -29,6 +29,7 @@ def parent(pid: int | None) -> int | None:
         return None
 
 
+@pytest.mark.slow
 def test_a_sweep_spreads_over_two_nodes_and_goes_on_when_one_dies(cluster, tmp_path):
     worker = cluster.add_node(num_cpus=1)
     raylets = {
