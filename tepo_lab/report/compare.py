@@ -67,11 +67,17 @@ def _resolved(profile: str, arm: RowResult, parent: RowResult, seeds: Sequence[i
         ci95=(100 * found.low, 100 * found.high),
         p=found.p,
         p_holm=found.p_holm,
-        smallest_detectable=100 * found.smallest_detectable,
-        verdict=found.verdict,
+        smallest_detectable=None if found.smallest_detectable is None else 100 * found.smallest_detectable,
+        verdict=_verdict(arm, parent, found),
         profile=profile,
         suspect=tuple(each.wanted.arm for each in (arm, parent) if each.suspect),
     )
+
+
+def _verdict(arm: RowResult, parent: RowResult, found: Difference) -> str:
+    """The verdict, if the runs of both sides are as far as they were to train."""
+    cut = next((each for each in (arm, parent) if each.unended), None)
+    return found.verdict if cut is None else f"not resolved ({cut.wanted.label}: {cut.unended})"
 
 
 def _unresolved(profile: str, arm: RowResult, parent: RowResult) -> Comparison:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Table, WantedRow
 from tepo_lab.report.scan import STATUS_EVENTS, scan
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.schema.record import RunFolder, tell_passed_over
 
 Array = NDArray[np.float64]
 
@@ -138,12 +139,26 @@ def _seed(item: tuple[tuple[str, int], object]) -> int:
 
 
 def shown_arms(home: Path, table: Table) -> list[ArmRuns]:
-    """The runs under `home` behind the rows of a table, row by row."""
+    """The runs under `home` behind the rows of a table, row by row, but those whose logs are damaged."""
+    whole: dict[str, SeedRun | None] = {}
     arms = []
     for row in table.rows:
-        runs = [SeedRun(line.seed, _folder(home, line.id)) for line in row.runs]
-        arms.append(ArmRuns(row.arm, row.label, row.panel, tuple(runs)))
+        for line in row.runs:
+            if line.id not in whole:
+                whole[line.id] = _whole(SeedRun(line.seed, _folder(home, line.id)))
+        runs = tuple(run for line in row.runs if (run := whole[line.id]) is not None)
+        arms.append(ArmRuns(row.arm, row.label, row.panel, runs))
     return arms
+
+
+def _whole(run: SeedRun) -> SeedRun | None:
+    """The run, if its logs can be read."""
+    try:
+        _ = run.metrics, run.collapsed_at
+    except RecordError as error:
+        tell_passed_over(run.folder, error)
+        return None
+    return run
 
 
 def _folder(home: Path, identity: str) -> RunFolder:

@@ -137,8 +137,9 @@ def footnotes(table: Table) -> list[str]:
     if table.comparisons:
         lines.append(
             f"Differences: points of {AVERAGE} against the parent, or its nearest ancestor in the table, paired over "
-            "seeds and problems; p from Student's t, corrected by Holm over this table; detectable: true difference "
-            "seen with a chance of 80 % at p < 0.05 before that correction."
+            "seeds and problems; p from Student's t, corrected by Holm over this table's comparisons of at least "
+            f"{MIN_SEEDS} seeds; detectable: true difference seen with a chance of 80 % at p < 0.05 before that "
+            "correction."
         )
     if table.pass_at:
         lines.append(
@@ -197,7 +198,7 @@ def comparison_cells(comparison: Comparison, table: Table) -> list[str]:
         " to ".join(signed(bound) for bound in comparison.ci95),
         _p(comparison.p),
         _p(comparison.p_holm),
-        f"{comparison.smallest_detectable:.2f}",
+        "" if comparison.smallest_detectable is None else f"{comparison.smallest_detectable:.2f}",
         str(len(comparison.seeds)),
         ", ".join([comparison.verdict, *suspect]),
     ]

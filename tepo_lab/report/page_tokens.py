@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.figures_series import ArmRuns
+from tepo_lab.schema.record import TOKEN_COLUMNS
 
 #: Tokens that one page holds at most; each has seven values, some fifty bytes in all.
 PAGE_TOKENS = 300_000
@@ -17,8 +19,8 @@ PAGE_TOKENS = 300_000
 def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
     """The runs with token files, each with its steps and their groups, and how many groups were left out.
 
-    Runs share `PAGE_TOKENS` evenly; of a run's steps the last ones are kept first. Raises `RecordError` for a damaged
-    file.
+    Runs share `PAGE_TOKENS` evenly; of a run's steps the last ones are kept first. A damaged file is left out and named
+    on standard error.
     """
     held = {run.folder.name: (arm.label, run) for arm in arms for run in arm.runs if run.folder.token_steps()}
     runs, left_out = [], 0
@@ -26,7 +28,11 @@ def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
         room = PAGE_TOKENS // len(held)
         steps: list[dict[str, Any]] = []
         for step in reversed(run.folder.token_steps()):
-            groups = _read(run.folder.tokens(step))
+            try:
+                groups = _read(run.folder.tokens(step))
+            except RecordError as error:
+                sys.stderr.write(f"tepo-lab: note: {error}\n")
+                continue
             kept = []
             for group in groups:
                 room -= sum(len(response["tokens"]) for response in group["responses"])
@@ -41,8 +47,25 @@ def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
+    """The groups of a token file. Raises `RecordError` when it is damaged or holds anything else."""
     try:
-        groups: list[dict[str, Any]] = json.loads(path.read_text())["groups"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is damaged ({error}): remove it; the page is then made without it.") from None
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is damaged ({error}) and left out of the page: remove it.") from None
+    groups = values.get("groups") if isinstance(values, dict) else None
+    if not isinstance(groups, list) or not all(map(_is_group, groups)):
+        raise RecordError(f"{path} is damaged (it holds no token values) and left out of the page: remove it.")
     return groups
+
+
+def _is_group(group: Any) -> bool:
+    responses = group.get("responses") if isinstance(group, dict) else None
+    return isinstance(responses, list) and all(map(_is_response, responses))
+
+
+def _is_response(response: Any) -> bool:
+    """Whether it has its tokens and as many values of each column; the mask may be missing."""
+    if not isinstance(response, dict) or not isinstance(response.get("tokens"), list):
+        return False
+    columns = [response.get(name, response["tokens"] if name == "mask" else None) for name in TOKEN_COLUMNS]
+    return all(isinstance(column, list) and len(column) == len(response["tokens"]) for column in columns)

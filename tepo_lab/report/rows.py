@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,18 +12,21 @@ from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing, WantedRow
 from tepo_lab.report.scan import Counts, FoundRun, missing_reason, read_counts, shortfall
 from tepo_lab.report.suspect import suspicions
+from tepo_lab.schema.record import tell_passed_over
 from tepo_lab.schema.table import SuspectLimits
 from tepo_lab.stats.bootstrap import Array, Scores
 
 Found = Mapping[tuple[str, int], FoundRun]
+
+_DAMAGED = "its records are damaged: "
 
 
 @dataclass(frozen=True)
 class SeedResult:
     """What one seed gives to a row: its counts, or why it has none.
 
-    `counted` says that it has them; `collapsed` is the step at which the run they are of collapsed; `suspect` is why
-    the counts may not be what they seem.
+    `counted` says that it has them; `collapsed` is the step at which the run they are of collapsed; `unended` is how
+    that run is not as far as it was to train; `suspect` is why the counts may not be what they seem.
     """
 
     seed: int
@@ -34,6 +37,7 @@ class SeedResult:
     reason: str | None = None
     missing: Missing | None = None
     collapsed: int | None = None
+    unended: str | None = None
     suspect: tuple[str, ...] = ()
 
     @property
@@ -66,16 +70,29 @@ class RowResult:
         counted = list(self.counted.values())
         if not counted:
             return "; ".join(dict.fromkeys(each.outcome for each in results))
-        steps = [each.collapsed for each in counted if each.collapsed is not None]
-        at = ""
-        if steps:
-            share = "" if len(steps) == len(results) else f" ({len(steps)} of {len(results)} seeds)"
-            at = f"collapsed at step {', '.join(str(step) for step in sorted(set(steps)))}{share}"
+        at = "; ".join(self._ends(counted))
         if len(counted) == len(results):
             return at or "complete"
         others = ", ".join(dict.fromkeys(each.outcome for each in results if not each.counted))
         partly = f"partly: {len(counted)} of {len(results)} seeds ({others})"
         return f"{partly}; {at}" if at else partly
+
+    def _ends(self, counted: Sequence[SeedResult]) -> Iterator[str]:
+        steps = [each.collapsed for each in counted if each.collapsed is not None]
+        if steps:
+            yield f"collapsed at step {', '.join(str(step) for step in sorted(set(steps)))}{self._share(len(steps))}"
+        unended = Counter(each.unended for each in counted if each.unended is not None)
+        if unended:
+            said = ", ".join(f"{state}{self._share(count)}" for state, count in unended.items())
+            yield f"{said}, read at step {max(each.step or 0 for each in counted if each.unended is not None)}"
+
+    def _share(self, count: int) -> str:
+        return "" if count == len(self.results) else f" ({count} of {len(self.results)} seeds)"
+
+    @property
+    def unended(self) -> str | None:
+        """How runs that are counted are not as far as they were to train, in one phrase; None where all are."""
+        return ", ".join(dict.fromkeys(each.unended for each in self.counted.values() if each.unended)) or None
 
     @property
     def suspect(self) -> tuple[str, ...]:
@@ -131,10 +148,13 @@ def read_row(
     step: int | Mapping[tuple[str, int], int] | None,
     columns: Sequence[Column],
     limits: SuspectLimits,
+    *,
+    earlier: bool = False,
 ) -> RowResult:
     """The results of a row's seeds at `step`: the seeds wanted, or all that are found when none are named.
 
-    Args: `step`, one for all, or by (family, seed); `limits` above which a result is suspect.
+    Args: `step`, one for all, or by (family, seed); `limits` above which a result is suspect; `earlier`: `step` was
+    not asked for, but is what there is, so that a run which is not as far as it was to train must say so.
     """
     results = []
     for seed, run in runs_of(row, found).items():
@@ -143,26 +163,60 @@ def read_row(
             reason = "its run.json is damaged; the command that ran it writes it anew"
             results.append(SeedResult(seed, None, None, {}, "records damaged", reason, "damaged"))
         else:
-            results.append(_seed_result(seed, run, at, columns, limits))
+            results.append(_seed_result(seed, run, at, columns, limits, earlier))
     return RowResult(row, tuple(results))
 
 
 def _seed_result(
-    seed: int, run: FoundRun | None, step: int | None, columns: Sequence[Column], limits: SuspectLimits
+    seed: int,
+    run: FoundRun | None,
+    step: int | None,
+    columns: Sequence[Column],
+    limits: SuspectLimits,
+    earlier: bool,
 ) -> SeedResult:
     at = run.evaluation_for(step) if run is not None and step is not None else None
     if run is None or at is None:
         missing, outcome, reason = missing_reason(run, step)
         return SeedResult(seed, run, None, {}, outcome, reason, missing)
-    counts = read_counts(run, at, columns)
+    try:
+        counts = read_counts(run, at, columns)
+    except RecordError as error:
+        reason = f"{_DAMAGED}{error}"
+        return SeedResult(seed, run, at, {}, "records damaged", reason, "damaged")
     lacking = shortfall(counts, columns)
     if lacking is not None:
         reason = f"under-graded at step {at} ({lacking})"
         return SeedResult(seed, run, at, {}, "under-graded", reason, "incomplete")
     collapsed = run.collapsed_at if run.collapsed_at is not None and run.collapsed_at <= at else None
+    unended = _unended(run, at) if earlier and collapsed is None else None
     outcome = "complete" if collapsed is None else f"collapsed at step {collapsed}"
+    if unended is not None:
+        outcome = f"{unended}, read at step {at}"
     suspect = tuple(suspicions(run, at, counts, columns, limits))
-    return SeedResult(seed, run, at, counts, outcome, collapsed=collapsed, suspect=suspect)
+    return SeedResult(seed, run, at, counts, outcome, collapsed=collapsed, unended=unended, suspect=suspect)
+
+
+def _unended(run: FoundRun, at: int) -> str | None:
+    """How a run evaluated at step `at` is not as far as it was to train; None where it is, or is complete."""
+    event = run.status.get("event")
+    if at >= run.asked_steps or event == "complete":
+        return None
+    step = max(at, run.last_step)
+    if event == "failed":
+        return f"failed: {run.status.get('kind', 'unknown')} at step {step}"
+    if event == "collapsed":
+        return f"collapsed at step {run.collapsed_at}"
+    if event == "stopped":
+        return f"ended at step {step} by the search"
+    return "running" if run.running else f"stopped at step {step}"
+
+
+def tell_damaged(rows: Iterable[RowResult]) -> None:
+    """Name on standard error, each once, the evaluations wanted that could not be read."""
+    results = [each for row in rows for each in row.results if each.missing == "damaged"]
+    for run, reason in {(each.run.folder, each.reason): None for each in results if each.run and not each.run.damaged}:
+        tell_passed_over(run, RecordError(str(reason).removeprefix(_DAMAGED)))
 
 
 def check_same_problems(rows: Sequence[RowResult], columns: Sequence[Column]) -> None:

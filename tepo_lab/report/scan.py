@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing
+from tepo_lab.schema.generations import COUNTED, fault_of
 from tepo_lab.schema.record import RunFolder, readable_runs, tell_passed_over
 
 #: Seconds after which a lease that nobody renews no longer says that its run is going on.
 LEASE_LIFETIME = 60.0
 
 STATUS_EVENTS = frozenset({"started", "resumed", "complete", "collapsed", "stopped", "failed"})
-
-#: Columns of an evaluation that a table needs.
-_COUNTED = ("benchmark", "problem", "correct", "truncated", "extracted")
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,8 @@ class FoundRun:
     `status` is the last of `STATUS_EVENTS`; `full_steps` are the evaluated steps with as many rows as the suite has
     generations. `dirty`: made from a source tree that differs from its commit; `continued`: partly made with another
     tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much;
-    `damaged`: why its events or step metrics cannot be read, in which case nothing else of it counts.
+    `damaged`: why its events (or the step metrics, where they were asked for) cannot be read, in which case nothing
+    else of it counts; `asked_steps`: how far it was to train.
     """
 
     folder: RunFolder
@@ -52,6 +51,7 @@ class FoundRun:
     continued: bool = False
     mismatch_limit: float | None = None
     damaged: str | None = None
+    asked_steps: int = 0
 
     @property
     def collapsed_at(self) -> int | None:
@@ -80,22 +80,25 @@ class Counts:
     unextracted: int = 0
 
 
-def scan(home: Path, families: Iterable[str], columns: Iterable[Column]) -> dict[tuple[str, int], FoundRun]:
-    """The home's runs of the families wanted, by (family, seed). Raises `RecordError` for a damaged evaluation.
+def scan(
+    home: Path, families: Iterable[str], columns: Iterable[Column], *, metrics: bool = True
+) -> dict[tuple[str, int], FoundRun]:
+    """The home's runs of the families wanted, by (family, seed).
 
     A run with a damaged run.json is passed over; one with damaged events or metrics is named on standard error.
+    Args: `metrics`, whether what is read of the runs needs their step metrics, so that damaged ones rule a run out.
     """
     wanted = set(families)
     generations = sum(column.generations for column in columns)
     found: dict[tuple[str, int], FoundRun] = {}
     for folder, run in readable_runs(home):
         if run.get("family") in wanted:
-            each = _found(folder, run, generations)
+            each = _found(folder, run, generations, metrics)
             found[each.family, each.seed] = each
     return found
 
 
-def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun:
+def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bool) -> FoundRun:
     spec, provenance = run["spec"], run.get("provenance") or {}
     earlier = [each for each in run.get("earlier_provenance") or [] if isinstance(each, dict)]
     rollout = spec.get("rollout") or {}
@@ -103,7 +106,8 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun
     damaged, events, steps = None, [], []
     try:
         events, steps = folder.events(), folder.evaluated_steps()
-        folder.metrics()
+        if metrics:
+            folder.metrics()
     except RecordError as error:
         tell_passed_over(folder, error)
         damaged, events, steps = str(error), [], []
@@ -119,24 +123,31 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int) -> FoundRun
         last_step=max((int(event.get("step") or 0) for event in events), default=0),
         running=damaged is None and _lease_is_fresh(folder.lease_file),
         evaluated_steps=tuple(steps),
-        full_steps=tuple(step for step in steps if _row_count(folder.generations(step)) >= generations),
+        full_steps=tuple(step for step in steps if _has_rows(folder.generations(step), generations)),
         dirty=any(each.get("dirty") for each in (provenance, *earlier)),
         continued=bool(earlier),
         mismatch_limit=rollout.get("max_sampler_mismatch"),
         damaged=damaged,
+        asked_steps=int(spec["trainer"]["steps"]),
     )
 
 
 def read_counts(run: FoundRun, step: int, columns: Iterable[Column]) -> dict[str, Counts]:
-    """Graded and right samples of each problem at `step`, by benchmark. Raises `RecordError` for a damaged file."""
+    """Graded and right samples of each problem at `step`, by benchmark.
+
+    Raises `RecordError` for a file that cannot be read, or whose rows cannot be counted (`fault_of`).
+    """
     path = run.folder.generations(step)
     try:
-        rows = parquet.read_table(path, columns=list(_COUNTED), page_checksum_verification=True)
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            rows = file.read(columns=list(COUNTED))
+        if (fault := fault_of(rows)) is not None:
+            raise _damaged(path, fault)
         grouped = rows.group_by(["benchmark", "problem"]).aggregate(
             [("correct", "sum"), ("correct", "count"), ("truncated", "sum"), ("extracted", "count")]
         )
     except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(path, error) from None
+        raise _damaged(path, _said(error)) from None
     names = np.asarray(grouped["benchmark"].to_pylist(), dtype=object)
     ids = np.asarray([str(each) for each in grouped["problem"].to_pylist()], dtype=object)
     correct, graded, truncated, extracted = (
@@ -194,15 +205,19 @@ def missing_reason(run: FoundRun | None, step: int | None) -> tuple[Missing, str
     return "not graded", outcome, f"{outcome} (evaluated steps: {there})"
 
 
-def _row_count(path: Path) -> int:
+def _has_rows(path: Path, least: int) -> bool:
+    """Whether an evaluation has as many rows. One that cannot be read was made: reading its counts says the rest."""
     try:
-        return int(parquet.read_metadata(path).num_rows)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(path, error) from None
+        return int(parquet.read_metadata(path).num_rows) >= least
+    except (pyarrow.ArrowException, OSError):
+        return True
 
 
-def _damaged(path: Path, error: Exception) -> RecordError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+def _said(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _damaged(path: Path, reason: str) -> RecordError:
     return RecordError(f"{path} cannot be read ({reason}): remove it and run the sweep again to evaluate anew.")
 
 

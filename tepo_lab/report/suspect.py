@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column
 from tepo_lab.report.scan import Counts, FoundRun
 from tepo_lab.schema.table import SuspectLimits
@@ -43,7 +44,12 @@ def _mismatch(run: FoundRun, step: int) -> Iterator[str]:
     limit = run.mismatch_limit
     if limit is None:
         return
-    lines = [line for line in run.folder.metrics() if line["step"] <= step and line.get(MISMATCH) is not None]
+    try:
+        metrics = run.folder.metrics()
+    except RecordError as error:
+        yield f"metrics damaged: {str(error).rstrip('.')}"
+        return
+    lines = [line for line in metrics if line["step"] <= step and line.get(MISMATCH) is not None]
     over = [line for line in lines if line[MISMATCH] > limit]
     if over:
         worst = max(over, key=lambda line: float(line[MISMATCH]))

@@ -21,6 +21,7 @@ from tepo_lab.report.rows import (
     read_row,
     scores_of,
     step_to_read,
+    tell_damaged,
 )
 from tepo_lab.report.scan import scan
 from tepo_lab.schema.profile import Suite
@@ -86,7 +87,8 @@ def build_table(
     Args: `wanted`, one for each profile, all of the same benchmarks; `equal` reads each run where all of its profile
     have spent the same, instead of at a step; `pass_at`, each k of pass@k; `notes`, what else is said under the table;
     `seed` and `draws` are the bootstrap's.
-    Raises `RecordError` for a damaged record, or when two runs of the table were graded on different problems;
+    A seed whose records are damaged has no score, and says so.
+    Raises `RecordError` when two runs of the table were graded on different problems, or none has spent a budget;
     `ConfigError` for profiles that differ in their benchmarks, or a k that no benchmark has the samples for.
     """
     columns = columns_of(wanted[0].suite)
@@ -127,15 +129,22 @@ def build_table(
 
 def _read(wanted: Wanted, report: Report, home: Path, columns: Sequence[Column], equal: Budget | None) -> _Read:
     base = wanted.base
-    found = scan(home, (each.family for each in (*wanted.rows, *([base] if base else []))), columns)
+    families = (each.family for each in (*wanted.rows, *([base] if base else [])))
+    found = scan(home, families, columns, metrics=equal is not None)
     step = step_to_read([row for row in wanted.rows if row.steps is None], found, wanted.steps)
     budget = _budget(found, base, equal) if equal else None
     limits = report.suspect_above
     rows = [
-        read_row(row, found, budget.steps if budget else step if row.steps is None else row.steps, columns, limits)
+        read_row(row, found, budget.steps, columns, limits)
+        if budget
+        else read_row(row, found, row.steps, columns, limits)
+        if row.steps is not None
+        else read_row(row, found, step, columns, limits, earlier=step != wanted.steps)
         for row in wanted.rows
     ]
-    return _Read(wanted, rows, read_row(base, found, 0, columns, limits) if base else None, step, budget)
+    read = _Read(wanted, rows, read_row(base, found, 0, columns, limits) if base else None, step, budget)
+    tell_damaged(read.results)
+    return read
 
 
 def _budget(found: Found, base: WantedRow | None, equal: Budget) -> EqualBudget:

@@ -17,7 +17,16 @@ from scipy import special
 
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.report.frame import Column, WantedRow
-from tepo_lab.report.rows import Found, RowResult, check_same_problems, generation_weights, read_row, runs_of, scores_of
+from tepo_lab.report.rows import (
+    Found,
+    RowResult,
+    check_same_problems,
+    generation_weights,
+    read_row,
+    runs_of,
+    scores_of,
+    tell_damaged,
+)
 from tepo_lab.report.scan import FoundRun, scan
 from tepo_lab.report.table import Wanted, columns_of
 from tepo_lab.schema.table import Report
@@ -266,6 +275,7 @@ def _evaluations(
             there = tuple(run.seed for run in runs if step in run.full_steps)
             result = read_row(replace(row, seeds=there), found, step, columns, report.suspect_above)
             read.append((row, step, result))
+    tell_damaged(result for *_, result in read)
     read = [each for each in read if each[2].counted]
     check_same_problems([result for *_, result in read], columns)
     scores = [scores_of(list(result.counted.values()), columns) for *_, result in read]

@@ -27,15 +27,15 @@ class Difference:
 
     `p` is two-sided, from Student's t on the two-way standard error; `p_holm` is corrected over the differences tested
     together. `smallest_detectable` is the true difference that a single two-sided test at 1 - level, before the
-    correction, would see with a chance of 80 %.
+    correction, would see with a chance of 80 %. Both are None below `MIN_SEEDS` seeds, where nothing is tested.
     """
 
     difference: float
     low: float
     high: float
     p: float
-    p_holm: float
-    smallest_detectable: float
+    p_holm: float | None
+    smallest_detectable: float | None
     seeds: int
     verdict: Verdict
 
@@ -48,23 +48,28 @@ def paired(arm: Scores, parent: Scores) -> Scores:
 def compare(
     differences: Sequence[Scores], weights: Array, *, draws: int = DRAWS, seed: int = 0, level: float = 0.95
 ) -> list[Difference]:
-    """Test paired differences together: intervals, p values with Holm's correction over all of them, and verdicts."""
+    """Test paired differences together: intervals, p values with Holm's correction over all that have a verdict.
+
+    Fewer than `MIN_SEEDS` seeds give none, and do not count among the differences tested.
+    """
     estimates = [
         each for (each,) in estimate(differences, [weights], draws=draws, seed=seed, level=level, bounds=(-1.0, 1.0))
     ]
     p_values = [p_value(each) for each in estimates]
+    tested = [number for number, each in enumerate(estimates) if each.seeds >= MIN_SEEDS]
+    corrected = dict(zip(tested, holm([p_values[number] for number in tested]), strict=True))
     return [
         Difference(
             difference=each.value,
             low=each.low,
             high=each.high,
             p=p,
-            p_holm=corrected,
-            smallest_detectable=smallest_detectable(each, level=level),
+            p_holm=corrected.get(number),
+            smallest_detectable=smallest_detectable(each, level=level) if number in corrected else None,
             seeds=each.seeds,
-            verdict=_verdict(each, corrected, 1 - level),
+            verdict=_verdict(each, corrected.get(number), 1 - level),
         )
-        for each, p, corrected in zip(estimates, p_values, holm(p_values), strict=True)
+        for number, (each, p) in enumerate(zip(estimates, p_values, strict=True))
     ]
 
 
@@ -86,8 +91,8 @@ def smallest_detectable(each: Estimate, *, level: float = 0.95, power: float = P
     return float(special.nctdtrinc(freedom, 1 - power, special.stdtrit(freedom, (1 + level) / 2)) * each.standard_error)
 
 
-def _verdict(each: Estimate, p_holm: float, alpha: float) -> Verdict:
-    if each.seeds < MIN_SEEDS:
+def _verdict(each: Estimate, p_holm: float | None, alpha: float) -> Verdict:
+    if p_holm is None:
         return "not resolved (fewer than 3 seeds)"
     if p_holm >= alpha:
         return "not resolved"

@@ -38,6 +38,7 @@ PLAN = ("plan", "panel-e", "arms=[tepo_no_kl,tepo]", "seeds=[1,2,3]")
 TABLE = ("report", "panel-e", "profile=nano")
 TARGET = (*TABLE, "--target", "1", "--window", "1")
 BUDGET = (*TABLE, "--equal", "tokens")
+PAGE = (*TABLE, "--page", "--out", "page.html")
 FIGURE = ("report", "dynamics", "profile=nano", "--out", "figure.svg")
 
 #: Commands that answer at once, and those that make something.
@@ -46,7 +47,7 @@ MAKING = [
     ("clean", "panel-e", "--unknown", "--yes"),
     TARGET,
     BUDGET,
-    (*TABLE, "--page", "--out", "page.html"),
+    PAGE,
     FIGURE,
     ("bundle", "panel-e", "profile=nano", "--out", "panel-e.tar.gz"),
     ("mirror",),
@@ -163,11 +164,13 @@ def test_a_line_that_a_death_cut_off_changes_nothing(
 def test_a_damaged_line_in_the_middle_is_named(log: str, line: str, home: Path, goes_on: Callable[..., str]) -> None:
     path = damaged(home).path / f"{log}.jsonl"
     path.write_text(f"{line}\n" + path.read_text())
-    reading = [TARGET, BUDGET, TABLE, *([FIGURE, ("mirror",)] if line == "garbage" else [])]
+    reading = [TARGET, BUDGET, TABLE, *([FIGURE, PAGE, ("mirror",)] if line == "garbage" else [])]
     for arguments in reading:
         assert f"{log}.jsonl:1 cannot be read" in goes_on(*arguments)
     for arguments in QUICK[:-1]:
         goes_on(*arguments)
+    # A table counts generations, which are whole.
+    assert ("records damaged" in goes_on(*TABLE)) == (log == "events")
     assert "2: records damaged" in goes_on(*TARGET)
 
 

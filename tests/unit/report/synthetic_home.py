@@ -93,6 +93,7 @@ class SyntheticHome:
         *,
         right: Right | None = None,
         steps: int = 20,
+        asked: int | None = None,
         parent: str | None = None,
         events: tuple[dict[str, Any], ...] = ({"event": "complete", "step": 20},),
         columns: Mapping[str, Any] | None = None,
@@ -101,10 +102,13 @@ class SyntheticHome:
         earlier: Sequence[Mapping[str, Any]] = (),
         rollout: Mapping[str, Any] | None = None,
     ) -> RunFolder:
-        """A run with an evaluation at `steps`: from the right samples of each problem, or from ready columns."""
+        """A run with an evaluation at `steps`: from the right samples of each problem, or from ready columns.
+
+        It was to train `asked` steps, as many as it was evaluated at when left out.
+        """
         identity = digest(arm, seed)
         folder = RunFolder(self.path / "runs" / f"{arm}-tiny-s{seed}-{identity[:8]}")
-        spec = {"arm": {"name": arm, "parent": parent}, "seed": seed, "trainer": {"steps": steps}}
+        spec = {"arm": {"name": arm, "parent": parent}, "seed": seed, "trainer": {"steps": asked or steps}}
         spec |= {"rollout": dict(rollout or {})}
         made_with = {"commit": commit, "dirty": False} | dict(provenance or {})
         values = {"id": identity, "family": digest(arm), "name": folder.name, "spec": spec, "provenance": made_with}

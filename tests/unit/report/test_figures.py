@@ -29,7 +29,11 @@ def trained(home: SyntheticHome) -> SyntheticHome:
     for seed in (1, 2, 3):
         write_steps(home.run("plain", seed), 10, level=float(seed))
         collapses = seed == 2
-        event = {"event": "collapsed", "step": 6} if collapses else {"event": "complete", "step": 10}
+        event = (
+            {"event": "collapsed", "step": 6, "rule": "reward/mean < 0.02"}
+            if collapses
+            else {"event": "complete", "step": 10}
+        )
         write_steps(home.run("masked", seed, parent="plain", events=(event,)), 6 if collapses else 10, level=1.0)
     write_steps(home.run("single", 1), 10, level=0.5, lacking=("actor/entropy", "cells/positive_falling"))
     return home

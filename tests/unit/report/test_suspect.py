@@ -68,6 +68,28 @@ def test_a_sampler_that_differs_from_the_trainer(home: SyntheticHome) -> None:
     assert home.table().rows[0].suspect == ()
 
 
+def test_damaged_metrics_leave_the_scores_and_a_mark(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, columns=columns_of(SUITE, RIGHT), rollout={"max_sampler_mismatch": 0.01})
+    folder.metrics_file.write_text('garbage\n{"step": 1}\n')
+    (row,) = home.table().rows
+    assert row.outcome == "complete"
+    assert row.average.generation_weighted == pytest.approx(100 * 7 / 18)
+    (reason,) = row.suspect
+    assert reason.startswith(f"seed 1: metrics damaged: {folder.metrics_file}:1 cannot be read")
+    # A table at an equal budget needs them.
+    home.want("other", (1,))
+    write_steps(home.run("other", 1, columns=columns_of(SUITE, RIGHT)), 20)
+    assert [row.outcome for row in home.table(equal="seconds").rows] == ["records damaged", "complete"]
+
+
+def test_without_a_limit_metrics_are_not_read(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, columns=columns_of(SUITE, RIGHT)).metrics_file.write_text('garbage\n{"step": 1}\n')
+    (row,) = home.table().rows
+    assert (row.outcome, row.suspect) == ("complete", ())
+
+
 def test_a_comparison_with_a_suspect_row_says_so(full_home: SyntheticHome) -> None:
     table = full_home.table("base")
     suspect = {each.arm: each.suspect for each in table.comparisons}

@@ -52,6 +52,16 @@ def test_verdicts_use_the_corrected_p() -> None:
     assert crowd[0].verdict == "not resolved"
 
 
+def test_fewer_than_three_seeds_are_not_among_those_corrected() -> None:
+    random = np.random.default_rng(8)
+    small, few = (random.normal(0.035, 0.1, (4, 50)),), (random.normal(0, 0.1, (2, 50)),)
+    (alone,) = compare([small], ONE, draws=200)
+    first, second = compare([small, few], ONE, draws=200)
+    assert first.p_holm == first.p == alone.p
+    assert 0 < second.p < 1
+    assert (second.p_holm, second.smallest_detectable) == (None, None)
+
+
 def test_no_variation() -> None:
     same, shifted = compare([(np.zeros((3, 4)),), (np.full((3, 4), 0.5),)], ONE, draws=50)
     assert (same.p, same.verdict, same.smallest_detectable) == (1.0, "not resolved", 0.0)
