@@ -16,6 +16,7 @@ from rich.text import Text
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.chosen import recorded_runs
 from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.scratch import is_left_over, is_stale
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names as registry_names
 from tepo_lab.schema.record import RunFolder, tail, tell_passed_over
@@ -83,12 +84,11 @@ def known_runs(home: Path) -> set[str]:
 
 def _home_leftovers(home: Path) -> Iterator[Leftover]:
     for path in sorted(home.glob("ray/*")):
-        # Named after the sweep and the process whose session it is.
-        match = re.fullmatch(r".+-(\d+)", path.name)
-        if match and not Path(f"/proc/{match[1]}").exists():
+        if is_left_over(path):
             yield Leftover(path, "scratch of an ended session", _size(path))
     for path in sorted(home.glob("sweeps/*/.*.partial")):
-        if not _writer_lives(path):
+        # Nothing tells which machine its writer is on; those of a run are guarded by its lease.
+        if not _writer_lives(path) and is_stale(path):
             yield Leftover(path, "left by a killed writer", _size(path))
 
 

@@ -24,6 +24,7 @@ from tepo_lab.execute.learners import run_with_learners
 from tepo_lab.execute.ledger import Entry
 from tepo_lab.execute.processes import children, lives
 from tepo_lab.execute.provenance import provenance
+from tepo_lab.execute.scratch import scratch_folder
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import Expansion
 from tepo_lab.registry.identity import IDENTITY_VERSION
@@ -162,7 +163,7 @@ class Executor:
         for each in pending:
             prepare_folder(each)
         stop = [rule.model_dump(by_alias=True) for rule in expansion.sweep.stop]
-        storage = self.home / "ray" / f"{expansion.sweep.name}-{os.getpid()}"
+        storage = scratch_folder(self.home, expansion.sweep.name)
         ended, lost = threading.Event(), threading.Event()
         measured = [0.0]
         interrupt = Interrupt()

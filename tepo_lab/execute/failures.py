@@ -33,9 +33,9 @@ _MACHINE_WORDS = re.compile(
 
 
 def is_machine_failure(error: BaseException) -> bool:
-    """Whether trying again may help: memory, disk or accelerator, not the configuration or the code."""
+    """Whether trying again may help: memory, disk, accelerator or connection, not the configuration or the code."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"OutOfMemoryError", "AcceleratorError"} or isinstance(error, MemoryError):
+    if names & {"OutOfMemoryError", "AcceleratorError", "HubUnreachableError"} or isinstance(error, MemoryError):
         return True
     if isinstance(error, RuntimeError) or "SafetensorError" in names:
         return _MACHINE_WORDS.search(str(error)) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tepo_lab.errors import DataError, ModelError
@@ -16,6 +17,13 @@ TIMEOUT = 10.0
 
 #: Seconds that a run in the middle of a sweep waits before it asks a hub again that did not answer.
 WAITS = (2.0, 6.0)
+
+#: Answers of the hub that asking again does not change: not allowed, not there.
+_REFUSED = (401, 403, 404)
+
+
+class HubUnreachableError(ModelError):
+    """The hub did not answer: a failure of the machine, where it befalls a run in the middle of a sweep."""
 
 
 def check_hub(specs: Iterable[RunSpec]) -> None:
@@ -40,26 +48,30 @@ def check_hub(specs: Iterable[RunSpec]) -> None:
 def check_model(model: ModelSpec, waits: Sequence[float] = ()) -> None:
     """Raise `ModelError` for a model that neither lies here, in a folder or the hub's cache, nor is on the hub.
 
-    Args: `waits`, seconds before a hub that did not answer is asked again. transformers itself would ask one that is
-    not there for most of a minute.
+    `HubUnreachableError`, which is one too, when the hub does not tell. Args: `waits`, seconds before a hub that did
+    not answer is asked again. transformers itself would ask one that is not there for most of a minute.
     """
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     if model.path.startswith("package:") or model_folder(model).exists():
         return
-    mend = "set model.path to a local folder"
+    mend, kind = "set model.path to a local folder", ModelError
     try:
         if isinstance(try_to_load_from_cache(model.path, "config.json", revision=model.revision), str):
             return
         reason = "it is not in the hub's cache and HF_HUB_OFFLINE is set"
         if not constants.HF_HUB_OFFLINE:
-            reason = _refusal(lambda: HfApi().model_info(model.path, revision=model.revision, timeout=TIMEOUT), waits)
-            mend = f"check the name and the connection, or {mend}"
+            ask = partial(HfApi().model_info, model.path, revision=model.revision, timeout=TIMEOUT)
+            reason, is_refused = _refusal(ask, waits)
+            mend, kind = (
+                f"check the name and the connection, or {mend}",
+                ModelError if is_refused else HubUnreachableError,
+            )
     except HFValidationError:
         reason = "no such folder, and no name of the hub"
     if reason:
-        raise ModelError(f"model.path={model.path}: cannot be loaded ({reason}); {mend}.")
+        raise kind(f"model.path={model.path}: cannot be loaded ({reason}); {mend}.")
 
 
 def _check_data(data: DatasetData) -> None:
@@ -69,16 +81,17 @@ def _check_data(data: DatasetData) -> None:
     if constants.HF_HUB_OFFLINE:
         reason = "" if _is_cached(str(data.hub)) else "it is not in the hub's cache and HF_HUB_OFFLINE is set"
     else:
-        reason = _refusal(lambda: HfApi().dataset_info(str(data.hub), revision=data.revision, timeout=TIMEOUT))
+        reason, _ = _refusal(partial(HfApi().dataset_info, str(data.hub), revision=data.revision, timeout=TIMEOUT))
         mend = f"check the name and the connection, set HF_HUB_OFFLINE=1 to use the hub's cache, or {mend}"
     if reason:
         raise DataError(f"data set {data.hub}: cannot be loaded ({reason}); {mend}.")
 
 
-def _refusal(ask: Callable[[], object], waits: Sequence[float] = ()) -> str:
-    """Why the hub did not answer, or has no such thing, in one line; "" when it has."""
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+def _refusal(ask: Callable[[], object], waits: Sequence[float] = ()) -> tuple[str, bool]:
+    """Why the hub did not answer, or gives no such thing, in one line ("" when it does), and whether it was the latter.
 
+    One that gives no such thing is not asked again.
+    """
     reason = ""
     for wait in (0.0, *waits):
         time.sleep(wait)
@@ -86,11 +99,21 @@ def _refusal(ask: Callable[[], object], waits: Sequence[float] = ()) -> str:
             ask()
         except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError):
-                return reason
+            if _is_refusal(error):
+                return reason, True
         else:
-            return ""
-    return reason
+            return "", False
+    return reason, False
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the hub answered, and has no such thing or does not give it to this user."""
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    # A gated repository is one that is not found, for those who may not have it.
+    if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError | HFValidationError):
+        return True
+    return getattr(getattr(error, "response", None), "status_code", None) in _REFUSED
 
 
 def _is_cached(name: str) -> bool:

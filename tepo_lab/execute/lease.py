@@ -41,9 +41,9 @@ class Lease:
         self._stopped = threading.Event()
         self._owner = {
             "host": socket.gethostname(),
-            "pids": _pid_namespace(),
+            "pids": pid_namespace(),
             "pid": os.getpid(),
-            "born": _birth(os.getpid()),
+            "born": birth(os.getpid()),
             "token": uuid.uuid4().hex,
         }
         self._thread = threading.Thread(target=self._beat, name=f"lease {folder.name}", daemon=True)
@@ -130,14 +130,14 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _is_alive(lease: dict[str, Any]) -> bool:
-    if (lease.get("host"), lease.get("pids")) == (socket.gethostname(), _pid_namespace()):
+    if (lease.get("host"), lease.get("pids")) == (socket.gethostname(), pid_namespace()):
         pid = lease.get("pid")
-        return isinstance(pid, int) and _birth(pid) == lease.get("born")
+        return isinstance(pid, int) and birth(pid) == lease.get("born")
     renewed = lease.get("time")
     return isinstance(renewed, (int, float)) and time.time() - renewed <= STALE_SECONDS
 
 
-def _pid_namespace() -> str | None:
+def pid_namespace() -> str | None:
     """Which numbering of processes holds here: containers may share a host's name and not its processes."""
     try:
         return os.readlink("/proc/self/ns/pid")
@@ -145,7 +145,7 @@ def _pid_namespace() -> str | None:
         return None
 
 
-def _birth(pid: int) -> str | None:
+def birth(pid: int) -> str | None:
     """When a process of this machine started, in clock ticks since boot; None for no such process.
 
     Tells a living owner from another process that was later given the same number.

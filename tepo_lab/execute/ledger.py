@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.mend import is_marked, lacks_grades_alone, makes_again, marked_steps
 from tepo_lab.registry.expand import PlannedRun
 from tepo_lab.registry.identity import folder_name
 from tepo_lab.schema.record import RunFolder, readable_runs
@@ -70,12 +72,12 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         # Going back would cost what was made since, its evaluations among it.
         return Entry(planned, folder, "past", steps, _why_past(folder, planned.spec.steps, steps))
     if not readable:
-        lost = "damaged" if folder.run_file.exists() else "gone"
-        return Entry(planned, folder, "interrupted", 0, f"its run.json is {lost} and will be written anew")
-    if over_without_evaluation(folder, planned.spec):
-        why = f"its evaluation at step {steps} is damaged or gone, and so are its checkpoints; remove the folder to "
-        return Entry(planned, folder, "damaged", steps, f"{why}run it again, or put the file back")
+        fault = "damaged" if folder.run_file.exists() else "gone"
+        return Entry(planned, folder, "interrupted", 0, f"its run.json is {fault} and will be written anew")
     last = events[-1] if events else {"event": "none"}
+    lost = lost_for_good(folder, last, planned.spec.steps)
+    if lost is not None:
+        return Entry(planned, folder, "damaged", steps, f"{lost}; {anew(folder, steps)}")
     if last["event"] == "collapsed":
         if not is_over(folder, planned.spec):
             why = f"collapsed at step {last['step']}, its evaluation is damaged or gone and will be made anew"
@@ -87,9 +89,9 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         return Entry(planned, folder, "failed", steps, f"failed ({last['kind']}): {last['error']}")
     if is_over(folder, planned.spec):
         return Entry(planned, folder, "complete", steps, f"complete at step {steps}")
-    lacking = sorted(set(planned.spec.evaluation_steps) - set(folder.evaluated_steps()))
-    if last["event"] == "complete" and lacking and lacking[0] < steps and not folder.checkpoint(lacking[0]).exists():
-        why = f"at step {steps}, past {lacking[0]} without an evaluation there; remove the folder to run it again"
+    lacking = _lacking(folder, planned.spec)
+    if last["event"] == "complete" and lacking and lacking[0] < steps and not makes_again(folder, lacking[0]):
+        why = f"at step {steps}, past {lacking[0]} without an evaluation there; {anew(folder)}"
         return Entry(planned, folder, "past", steps, why)
     if last["event"] == "complete":
         return Entry(planned, folder, "partial", steps, f"complete at step {steps}, asked for {planned.spec.steps}")
@@ -99,30 +101,53 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
 def is_over(folder: RunFolder, spec: RunSpec) -> bool:
     """Whether the run has nothing left to do.
 
-    That is: stopped by a search, collapsed and evaluated there, or complete with every evaluation it was asked for.
+    That is: stopped by a search, collapsed and evaluated there, or complete with every evaluation it was asked for. One
+    on the way that was made, and whose file is damaged or gone since, is not waited for.
     """
     events = folder.events()
     last: dict[str, Any] = events[-1] if events else {"event": None}
     if last["event"] == "collapsed":
-        return int(last["step"]) in folder.evaluated_steps()
+        return int(last["step"]) in _evaluated(folder)
     if last["event"] == "complete":
-        return set(spec.evaluation_steps) <= set(folder.evaluated_steps())
+        return not _lacking(folder, spec)
     return bool(last["event"] == "stopped")
 
 
-def over_without_evaluation(folder: RunFolder, spec: RunSpec) -> bool:
-    """Whether a run that trained to its end has lost the evaluation there, and every checkpoint to make it from."""
-    events = folder.events()
-    last: dict[str, Any] = events[-1] if events else {"event": None}
-    step = int(last.get("step", 0))
-    is_over = last["event"] == "collapsed" or (last["event"] == "complete" and step >= spec.steps)
-    if not is_over or step == 0 or step in folder.evaluated_steps():
-        return False
-    return not any(folder.checkpoints.glob("step-*"))
+def lost_for_good(folder: RunFolder, last: Mapping[str, Any], steps: int) -> str | None:
+    """What a run that trained to its end has lost, when that is the evaluation there and every checkpoint to make it
+    from; else None. Args: `last`, its last event; `steps`, how many it is asked for."""
+    step = last.get("step")
+    if not isinstance(step, int) or step == 0:
+        return None
+    if last.get("event") != "collapsed" and (last.get("event") != "complete" or step < steps):
+        return None
+    if any(folder.checkpoints.glob("step-*")) or (step in folder.evaluated_steps() and not is_marked(folder, step)):
+        return None
+    return f"its evaluation at step {step} is damaged or gone, and so are its checkpoints"
+
+
+def anew(folder: RunFolder, step: int | None = None) -> str:
+    """The mend for what cannot be made again. Args: `step`, whose evaluation that is."""
+    if step is not None and lacks_grades_alone(folder, step):
+        return f"tepo-lab regrade {folder.name} gives it the grades that it lacks"
+    return f"remove {folder.path} to run it anew"
+
+
+def _evaluated(folder: RunFolder) -> set[int]:
+    return set(folder.evaluated_steps()) - marked_steps(folder)
+
+
+def _lacking(folder: RunFolder, spec: RunSpec) -> list[int]:
+    """Steps, ascending, at which the run must still be evaluated."""
+    lacking = set(spec.evaluation_steps) - _evaluated(folder)
+    if lacking - {spec.steps}:
+        # Made once, on the way to the end: to go back for it would cost the end.
+        lacking -= {int(each["step"]) for each in folder.events() if each["event"] == "evaluated"} - {spec.steps}
+    return sorted(lacking)
 
 
 def _why_past(folder: RunFolder, asked: int, steps: int) -> str:
-    if asked not in folder.evaluated_steps():
+    if asked not in _evaluated(folder):
         return f"at step {steps}, past {asked} without an evaluation there"
     return f"at step {steps}, past {asked}, and not whole; ask for trainer.steps={steps} to go on with it"
 

@@ -96,12 +96,15 @@ def _totals(plan: Plan, cpus: float | None, gpus: float | None, asked: int | Non
     wall = plan.wall_seconds(cpus=cpus, gpus=gpus)
     runs = counted(plan.training_runs, "training run")
     evaluations = counted(plan.base_evaluations, "evaluation") + " of untrained models" * bool(plan.base_evaluations)
-    lines = [f"Runs: {runs} and {evaluations}; {len(plan.pending)} to do."]
+    blocked = sum(each.action == "blocked" for each in plan.entries)
+    apart = f", {blocked} blocked" if blocked else ""
+    lines = [f"Runs: {runs} and {evaluations}; {len(plan.pending)} to do{apart}."]
     if asked is not None and asked > len(plan.entries):
         shared = asked - len(plan.entries)
         lines.append(f"Shared: the sweeps ask for {asked:,} runs; {shared:,} of them stand in several, and run once.")
     if not plan.pending:
-        return [*lines, "Nothing is left to run."]
+        said = f"Nothing can be run; {counted(blocked, 'run')} blocked for the reason told above."
+        return [*lines, said if blocked else "Nothing is left to run."]
     said = " or ".join(basis[each] for each in sorted(bases, reverse=True))
     lines.append(
         f"Time: none, since {_shortage(plan, cpus, gpus)}."

@@ -18,7 +18,7 @@ from tepo_lab.execute.failures import retry_seconds
 from tepo_lab.execute.hub import check_hub
 from tepo_lab.execute.ledger import Entry, entry
 from tepo_lab.execute.memory import check_memory
-from tepo_lab.execute.mend import set_aside_damaged
+from tepo_lab.execute.mend import marked_steps, set_aside_damaged
 from tepo_lab.execute.plan import Plan, make_plan
 from tepo_lab.execute.preflight import check_inputs
 from tepo_lab.execute.progress import Watch, counted
@@ -67,16 +67,23 @@ class Session:
             self.mirror.log_table(text, table, page)
 
     def say_what_it_cost(self) -> None:
-        """Print what it cost, and keep it as cost.json in the sweep's folder; not when every run was done before."""
+        """Print what it cost, and which runs are not done and why.
+
+        The cost is kept as cost.json in the sweep's folder; not when nothing was started.
+        """
         ran = self.plan.pending
-        if not ran:
+        if ran:
+            cost = session_cost(ran, began=self.began, cores=self.cores, cpu_seconds=self.cpu_seconds)
+            write_json(self.home / "sweeps" / self.sweep / "cost.json", cost.as_json())
+            self.console.print(f"Cost: {cost}.", highlight=False, soft_wrap=True)
+        elif self.failed:
+            what = f"{counted(len(self.failed), 'run')} not done, as told below"
+            self.console.print(f"Nothing was started; {what}.", highlight=False)
+        else:
             self.console.print("All runs were done before; nothing was started.", highlight=False)
-            return
-        cost = session_cost(ran, began=self.began, cores=self.cores, cpu_seconds=self.cpu_seconds)
-        write_json(self.home / "sweeps" / self.sweep / "cost.json", cost.as_json())
-        self.console.print(f"Cost: {cost}.", highlight=False, soft_wrap=True)
         for each in self.failed:
-            self.console.print(f"Not done: {each.folder.name}: {each.reason}", style="red", highlight=False)
+            said = f"Not done: {each.folder.name}: {each.reason.rstrip('.')}."
+            self.console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -89,7 +96,7 @@ def run_sweep(
     Raises `ResourceError` when a run cannot fit, `ConfigError` for an unusable tracking URI; both before any trial.
     """
     plan = _mended_plan(home, expansion, console)
-    if all(each.action == "skip" for each in plan.entries):
+    if all(each.action in ("skip", "blocked") for each in plan.entries):
         if expansion.sweep.search is not None:
             write_selection(home, expansion.sweep, plan.entries)
         yield Session(home, expansion.sweep.name, plan, console, None, ended=list(plan.entries))
@@ -142,9 +149,11 @@ def _mended_plan(home: Path, expansion: Expansion, console: Console) -> Plan:
     plan = make_plan(home, [expansion])
     idle = [each for each in plan.entries if each.state != "running"]
     moved = [path for each in idle for path in set_aside_damaged(each.folder, each.planned.spec.suite)]
-    for path in moved:
-        console.print(f"Not whole, set aside: {path}", style="yellow", highlight=False, soft_wrap=True)
-    return make_plan(home, [expansion]) if moved else plan
+    stay = [each.folder.generations(step) for each in idle for step in sorted(marked_steps(each.folder))]
+    said = [f"Not whole, set aside: {path}" for path in moved]
+    for line in [*said, *(f"Not whole, and no checkpoint to make it again from: {path}" for path in stay)]:
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return make_plan(home, [expansion]) if moved or stay else plan
 
 
 def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Console) -> None:
@@ -179,5 +188,6 @@ def _slots(pending: Sequence[Entry], executor: Executor) -> int:
 
 def _opening(plan: Plan, expansion: Expansion) -> str:
     done = sum(each.action == "skip" for each in plan.entries)
-    rest = f", {done} done before" if done else ""
-    return f"{expansion.sweep.title}: {counted(len(plan.entries) - done, 'run')} to do{rest}."
+    blocked = sum(each.action == "blocked" for each in plan.entries)
+    rest = (f", {done} done before" if done else "") + (f", {blocked} blocked" if blocked else "")
+    return f"{expansion.sweep.title}: {counted(len(plan.entries) - done - blocked, 'run')} to do{rest}."

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.ledger import anew, lost_for_good
 from tepo_lab.execute.progress import counted, duration
 from tepo_lab.schema.record import RunFolder, tail
 
@@ -33,9 +34,10 @@ _STYLES = {
     "running": "cyan",
     "interrupted": "magenta",
     "damaged": "red",
+    "blocked": "red",
 }
 
-_OVER = frozenset({"complete", "collapsed", "stopped", "failed"})
+_OVER = frozenset({"complete", "collapsed", "stopped", "failed", "blocked"})
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def status_of(folder: RunFolder) -> Status:
         reason = f"{folder.run_file} is damaged ({type(error).__name__}: {error})"
         return Status(folder.name, "damaged", detail=f"{reason}: the command that ran it writes it anew.")
     events, metrics = tail(folder.events_file), tail(folder.metrics_file, _PACE_STEPS)
-    state, detail = _state(folder, events)
+    state, detail = _state(folder, events, steps)
     step = max([int(each.get("step") or 0) for each in (*events[-3:], *metrics[-1:])], default=0)
     left = None
     if state not in _OVER:
@@ -96,11 +98,13 @@ def statuses(folders: Iterable[RunFolder]) -> list[Status]:
     return [status_of(folder) for folder in folders]
 
 
-def _state(folder: RunFolder, events: Sequence[dict[str, Any]]) -> tuple[str, str]:
+def _state(folder: RunFolder, events: Sequence[dict[str, Any]], steps: int) -> tuple[str, str]:
     if folder.lease_file.exists() and is_held(folder):
         return "running", ""
     last = events[-1] if events else {}
     event = last.get("event")
+    if (lost := lost_for_good(folder, last, steps)) is not None:
+        return "blocked", f"{lost}; {anew(folder, int(last['step']))}"
     if event == "complete":
         return "complete", ""
     if event == "collapsed":

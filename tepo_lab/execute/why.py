@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.ledger import anew, lost_for_good
 from tepo_lab.schema.record import RunFolder, tail
 
 #: Lines of trial.log shown for a cause.
@@ -34,6 +35,10 @@ _MACHINE_MENDS = (
         "resources.gpus); then give the same command again.",
     ),
     (
+        ("hubunreachable",),
+        "check the connection, or set model.path to a local folder; then give the same command again.",
+    ),
+    (
         ("died", "killed", "sigkill", "exit code"),
         "a process was killed, often for want of memory: see the machine's log; the same command goes on.",
     ),
@@ -42,13 +47,16 @@ _MACHINE_MENDS = (
 #: Errors of ours, whose line ends with the mend.
 _TOLD = ("ConfigError", "ObjectiveError", "DataError", "ModelError", "RecordError", "ResourceError")
 
+#: Sequences that colour a terminal or move in it.
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
 _NOT_FINITE = ("nan", "not finite", "infinite", "inf ")
 
 
 @dataclass
 class Cause:
     """Runs that failed alike: kind ("user", "machine", "stopped" for a run that ended without a word, or "damaged" for
-    one whose records cannot be read)."""
+    one whose records cannot be read, or are lost for good)."""
 
     kind: str
     fingerprint: str
@@ -76,6 +84,9 @@ def causes(folders: Iterable[RunFolder]) -> list[Cause]:
             found[damage.kind, folder.name] = damage
             continue
         events = tail(folder.events_file)
+        if events and (lost := _lost(folder, events[-1])) is not None:
+            found[lost.kind, folder.name] = lost
+            continue
         if not events or events[-1].get("event") in ("complete", "collapsed", "stopped") or is_held(folder):
             continue
         each = _cause(folder, events[-1])
@@ -95,6 +106,15 @@ def _damage(folder: RunFolder) -> Cause | None:
         said, _, mend = str(error).rpartition(": ")
         return Cause("damaged", "", said, mend, [folder.name])
     return None
+
+
+def _lost(folder: RunFolder, last: dict[str, Any]) -> Cause | None:
+    """Why a run that trained to its end counts for nothing, and is not gone on with, if that is so."""
+    # How far the run was to go is asked last: thousands of run.json take a second.
+    if lost_for_good(folder, last, 0) is None or not folder.run_file.exists() or is_held(folder):
+        return None
+    said = lost_for_good(folder, last, int(folder.run()["spec"]["trainer"]["steps"]))
+    return Cause("damaged", "", said, f"{anew(folder, int(last['step']))}.", [folder.name]) if said else None
 
 
 def _cause(folder: RunFolder, last: dict[str, Any]) -> Cause:
@@ -133,9 +153,12 @@ def log_tail(folder: RunFolder, lines: int = LOG_LINES) -> list[str]:
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:
         return []
-    plain = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", text)
-    kept = plain.splitlines()[-lines:]
-    return ["".join(each for each in line if each.isprintable() or each == "\t") for line in kept]
+    return list(map(_printable, text.splitlines()[-lines:]))
+
+
+def _printable(text: str) -> str:
+    """The text without what could steer a terminal."""
+    return "".join(each for each in _ESCAPES.sub("", text) if each.isprintable() or each == "\t")
 
 
 def causes_text(found: Iterable[Cause]) -> Group:
@@ -146,9 +169,9 @@ def causes_text(found: Iterable[Cause]) -> Group:
         more = f" and {len(cause.runs) - _NAMED} more" if len(cause.runs) > _NAMED else ""
         count = f"{len(cause.runs)} {'run' if len(cause.runs) == 1 else 'runs'}"
         mark = f" [{cause.fingerprint}]" if cause.fingerprint else ""
-        blocks.append(Text(f"{count}, {cause.kind}{mark}: {cause.error}", style="bold"))
+        blocks.append(Text(_printable(f"{count}, {cause.kind}{mark}: {cause.error}"), style="bold"))
         blocks.append(Text(f"  runs: {named}{more}"))
-        blocks.append(Text(f"  mend: {cause.mend}"))
+        blocks.append(Text(_printable(f"  mend: {cause.mend}")))
         if cause.log:
             blocks.append(Text(f"  trial.log of {cause.runs[-1]}, its end:"))
             blocks += [Text(f"    {line}", style="dim") for line in cause.log]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -48,10 +48,38 @@ GENERATION_COLUMNS = (
 #: (0 or 1; absent without a penalty) where the objective's penalty would act on the responses listed.
 TOKEN_COLUMNS = ("tokens", "log_prob", "old_log_prob", "ratio", "weight", "entropy", "entropy_change", "mask")
 
-#: Events a run's `events.jsonl` may hold. Each line has `time` (Unix seconds) and `event`.
+#: Events a run's `events.jsonl` may hold. Each line has `time` (Unix seconds), `event` and `step`.
 Event = Literal[
-    "started", "resumed", "checkpoint", "validated", "evaluated", "complete", "collapsed", "stopped", "failed"
+    "started",
+    "resumed",
+    "checkpoint",
+    "validated",
+    "evaluated",
+    "suspect",
+    "complete",
+    "collapsed",
+    "stopped",
+    "failed",
 ]
+
+#: What readers take for granted of these events, besides.
+_EVENT_KEYS = {
+    "validated": ("step", "value"),
+    "evaluated": ("step",),
+    "collapsed": ("step", "rule"),
+    "stopped": ("step", "by"),
+    "failed": ("kind", "error"),
+}
+
+#: Of what an event's line holds, the texts and the numbers.
+_EVENT_TEXTS = ("rule", "by", "kind", "error")
+_EVENT_NUMBERS = ("time", "value", "seconds", "cpu_seconds")
+
+#: No step and no Unix time is as large.
+_LARGEST = 1e12
+
+#: Beyond it a step metric is not finite, and stands as null.
+_FINITE = sys.float_info.max
 
 #: What mends a damaged run.json.
 _MEND = "the command that ran it writes it anew."
@@ -62,6 +90,7 @@ _NEEDED = {"id": str, "family": str, "spec.arm.name": str, "spec.seed": int, "sp
 #: What may be missing, and is of this type where it is not.
 _OPTIONAL = {
     "provenance": dict,
+    "provenance.commit": str,
     "earlier_provenance": list,
     "spec.profile": dict,
     "spec.rollout": dict,
@@ -136,11 +165,11 @@ class RunFolder:
         return sorted(int(path.stem.removeprefix("step-")) for path in paths if _is_whole_parquet(path))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The steps' metrics in order. Raises `RecordError` as `read_lines` does."""
+        """The steps' metrics in order: `step` counts, all else is a number or None. Raises as `read_lines`."""
         return list(read_lines(self.metrics_file, "step"))
 
     def events(self) -> list[dict[str, Any]]:
-        """What happened to the run, in order. Raises `RecordError` as `read_lines` does."""
+        """What happened to the run, in order, each with what its kind always has. Raises as `read_lines`."""
         return list(read_lines(self.events_file, "event"))
 
     def run(self) -> dict[str, Any]:
@@ -201,7 +230,8 @@ def read_lines(path: Path, needed: str | None = None) -> Iterator[dict[str, Any]
     """The JSON objects of a JSON-lines file; none when there is no file.
 
     A last line that is cut off or cannot be read is left out: its writer, or the machine, died while writing it.
-    Raises `RecordError` for any other line that cannot be read, and for one without the key `needed`.
+    Raises `RecordError` for any other line that cannot be read, for one without the key `needed`, and for one that does
+    not hold what a line of a run's events or step metrics must.
     """
     try:
         text = path.read_bytes()
@@ -212,17 +242,66 @@ def read_lines(path: Path, needed: str | None = None) -> Iterator[dict[str, Any]
 
 def lines_of(text: bytes, path: Path, needed: str | None = None, *, before: int = 0) -> Iterator[dict[str, Any]]:
     """The JSON objects of the last part of a JSON-lines file, as `read_lines`. Args: `before`, lines before it."""
+    check = _line_check(path)
     lines = text.rpartition(b"\n")[0].split(b"\n")
     for number, line in enumerate(lines, start=before + 1):
         if not line.strip():
             continue
         values = parsed_line(line)
         if values is not None:
-            if needed is not None and values.get(needed) is None:
-                raise RecordError(f"{path}:{number} cannot be read (it has no {needed!r}): remove that line.")
+            fault = f"it has no {needed!r}" if needed is not None and values.get(needed) is None else check(values)
+            if fault is not None:
+                raise RecordError(f"{path}:{number} cannot be read ({fault}): remove that line.")
             yield values
         elif number < before + len(lines):
             raise RecordError(f"{path}:{number} cannot be read (not a JSON object): remove that line.")
+
+
+def _line_check(path: Path) -> Callable[[dict[str, Any]], str | None]:
+    """Says in a phrase what is wrong with a line of this file; None when nothing is, or nothing can be known."""
+    return {"events.jsonl": _fault_of_event, "metrics.jsonl": _fault_of_metrics}.get(path.name, lambda values: None)
+
+
+def _fault_of_event(values: dict[str, Any]) -> str | None:
+    event = values.get("event")
+    if not isinstance(event, str):
+        return "its 'event' is no text"
+    for key in _EVENT_KEYS.get(event, ()):
+        if key not in values:
+            return f"it has no {key!r}"
+    for key, value in values.items():
+        if key == "step" and not _is_step(value):
+            return "its 'step' is no count"
+        if key in _EVENT_TEXTS and not isinstance(value, str):
+            return f"its {key!r} is no text"
+        if key in _EVENT_NUMBERS and not _is_number(value):
+            return f"its {key!r} is no number"
+        if key == "benchmarks" and not (isinstance(value, dict) and all(map(_is_tally, value.values()))):
+            return "its 'benchmarks' are no counts"
+    return None
+
+
+def _fault_of_metrics(values: dict[str, Any]) -> str | None:
+    if not _is_step(values.get("step")):
+        return "its 'step' is no count"
+    for key, value in values.items():
+        if value is not None and not (type(value) in (int, float) and -_FINITE <= value <= _FINITE):
+            return f"its {key!r} is no number"
+    if "time" in values and not _is_number(values["time"]):
+        return "its 'time' is no number"
+    return None
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < _LARGEST
+
+
+def _is_tally(value: Any) -> bool:
+    return isinstance(value, dict) and _is_step(value.get("correct")) and _is_step(value.get("graded"))
 
 
 def tail(path: Path, most: int = 20) -> list[dict[str, Any]]:
@@ -238,8 +317,9 @@ def tail(path: Path, most: int = 20) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     lines = text.rpartition(b"\n")[0].splitlines()
+    check = _line_check(path)
     found = map(parsed_line, (lines[1:] if size > TAIL_BYTES else lines)[-most:])
-    return [values for values in found if values is not None]
+    return [values for values in found if values is not None and check(values) is None]
 
 
 def append_line(path: Path, values: Mapping[str, Any]) -> None:

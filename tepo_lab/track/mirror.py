@@ -318,24 +318,42 @@ def rebuild(
     shown_runs = 0
     for path in sorted(home.glob("sweeps/*/sweep.json")):
         try:
-            folders, printed = _recorded_sweep(home, path)
+            folders = _recorded_runs(home, path)
         except RecordError as error:
             on_problem(f"MLflow does not show sweep {path.parent.name}: {error}")
             continue
+        try:
+            printed = _printed(path.parent)
+        except RecordError as error:
+            on_problem(f"MLflow does not show the table of sweep {path.parent.name}: {error}")
+            printed = None
         shown_runs += _catch_up_with(Mirror(home, uri, path.parent.name, on_problem, verify=verify), folders, printed)
     return shown_runs
 
 
-def _recorded_sweep(home: Path, sweep_file: Path) -> tuple[list[RunFolder], Printed | None]:
-    """The runs of a sweep that have a folder, and its table. Raises `RecordError` where its records are damaged."""
+def _recorded_runs(home: Path, sweep_file: Path) -> list[RunFolder]:
+    """The runs of a sweep that have a folder. Raises `RecordError` where its record is damaged."""
     values = read_json(sweep_file)
     names = values.get("runs") if isinstance(values, dict) else None
     if not isinstance(names, list) or not all(isinstance(each, str) and Path(each).name == each for each in names):
         raise RecordError(f"{sweep_file} is damaged (its runs are no names of folders): {REMOVE}.")
-    folders = [folder for folder in (RunFolder(home / "runs" / name) for name in names) if folder.run_file.exists()]
-    text, table, page = (sweep_file.with_name(name) for name in ("table.md", "table.json", "page.html"))
-    shown_page = page.read_text() if page.exists() else None
-    return folders, ((text.read_text(), read_json(table), shown_page) if text.exists() and table.exists() else None)
+    return [folder for folder in (RunFolder(home / "runs" / name) for name in names) if folder.run_file.exists()]
+
+
+def _printed(sweep: Path) -> Printed | None:
+    """The table of a sweep, None when there is none. Raises `RecordError` where a file of it is damaged."""
+    text, page = (_read_text(sweep / name) for name in ("table.md", "page.html"))
+    table = read_json(sweep / "table.json")
+    return None if text is None or table is None else (text, table, page)
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} is damaged ({error}): {REMOVE}.") from None
 
 
 def _catch_up_with(mirror: Mirror, folders: Sequence[RunFolder], printed: Printed | None) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -13,6 +14,7 @@ from tepo_lab.execute.clean import known_runs, leftovers, leftovers_text, remove
 from tepo_lab.execute.executor import prepare_folder, write_sweep
 from tepo_lab.execute.lease import Lease
 from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.scratch import scratch_folder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
 from tepo_lab.schema.record import append_line
@@ -58,13 +60,15 @@ def test_checkpoints_beyond_policy_and_leftovers_of_the_dead_are_found_and_freed
     (partial / "weights").write_bytes(b"x" * 500)
     (folder.path / f".run.json.{dead_pid}.partial").write_bytes(b"x" * 10)
     (folder.path / f".metrics.jsonl.{os.getpid()}.partial").write_bytes(b"being written")
-    (tmp_path / "ray" / f"panel-e-{dead_pid}").mkdir(parents=True)
-    (tmp_path / "ray" / f"panel-e-{os.getpid()}").mkdir()
+    own = scratch_folder(tmp_path, "panel-e")
+    dead = own.with_name(own.name.replace(f"-{os.getpid()}-", f"-{dead_pid}-"))
+    own.mkdir(parents=True)
+    dead.mkdir()
     before = records(folder)
     found = leftovers(tmp_path, [folder])
     inside = f"runs/{folder.name}"
     assert names(found, tmp_path) == [
-        f"ray/panel-e-{dead_pid}",
+        f"ray/{dead.name}",
         f"{inside}/.run.json.{dead_pid}.partial",
         f"{inside}/checkpoints/.step-000025.{dead_pid}.partial",
         f"{inside}/checkpoints/step-000005",
@@ -76,6 +80,32 @@ def test_checkpoints_beyond_policy_and_leftovers_of_the_dead_are_found_and_freed
     assert leftovers(tmp_path, [folder]) == []
     assert records(folder) == before
     assert (folder.path / f".metrics.jsonl.{os.getpid()}.partial").exists()
+
+
+def test_another_machines_session_is_left_alone_for_a_day(tmp_path):
+    own = scratch_folder(tmp_path, "panel-e")
+    sweep, machine, pid, born = own.name.rsplit("-", 3)
+    reused = own.with_name(f"{sweep}-{machine}-{pid}-{int(born) + 1}")
+    others = [
+        own.with_name(f"{sweep}-elsewhere-1-{born}"),
+        own.with_name("panel-e-1"),
+        own.with_name("x-elsewhere-1-2"),
+    ]
+    for path in (own, reused, *others):
+        path.mkdir(parents=True)
+        (path / "state").write_bytes(b"x")
+    half = tmp_path / "sweeps" / "panel-e" / ".table.md.4194305.partial"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"x")
+    assert names(leftovers(tmp_path, []), tmp_path) == [f"ray/{reused.name}"]
+    before = time.time() - 2 * 86_400
+    for path in (others[0] / "state", others[1], others[1] / "state", others[0], half):
+        os.utime(path, (before, before))
+    # Of the last one nothing is old; of the own one age says nothing.
+    os.utime(own, (before, before))
+    os.utime(own / "state", (before, before))
+    old = [half, *(tmp_path / "ray" / path.name for path in (others[0], others[1], reused))]
+    assert names(leftovers(tmp_path, []), tmp_path) == sorted(str(path.relative_to(tmp_path)) for path in old)
 
 
 def test_fewer_checkpoints_may_be_kept_of_runs_that_are_over(tmp_path, folder):

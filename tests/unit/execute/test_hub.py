@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from tepo_lab.errors import DataError, ModelError
-from tepo_lab.execute.hub import check_hub, check_model
+from tepo_lab.execute.failures import is_machine_failure
+from tepo_lab.execute.hub import HubUnreachableError, check_hub, check_model
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.schema.profile import DatasetData, ModelSpec
 
@@ -71,6 +72,37 @@ def test_a_hub_that_does_not_answer_is_asked_again_and_one_that_has_no_such_mode
     with pytest.raises(ModelError, match="cannot be loaded"):
         check_model(ModelSpec(name="m", path="other/model"), waits=(0.0, 0.0))
     assert asked[3:] == ["other/model"]
+
+
+def refusal(kind, status=None):
+    error = kind.__new__(kind)
+    Exception.__init__(error, "refused")
+    error.response = type("Response", (), {"status_code": status})
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_machine"),
+    [
+        (refusal(GatedRepoError), False),
+        (refusal(RepositoryNotFoundError, 404), False),
+        (refusal(OSError, 403), False),
+        (refusal(OSError, 503), True),
+        (ConnectionError("name or service not known"), True),
+        (TimeoutError("timed out"), True),
+    ],
+    ids=["gated", "not found", "forbidden", "down", "no connection", "too late"],
+)
+def test_a_hub_that_cannot_be_reached_is_the_machines_fault_and_its_no_the_users(asked, monkeypatch, error, is_machine):
+    def answer(api, name, **settings):
+        asked.append(name)
+        raise error
+
+    monkeypatch.setattr(HfApi, "model_info", answer)
+    with pytest.raises(ModelError) as told:
+        check_model(ModelSpec(name="m", path="some/model"), waits=(0.0, 0.0))
+    assert isinstance(told.value, HubUnreachableError) == is_machine_failure(told.value) == is_machine
+    assert len(asked) == (3 if is_machine else 1)
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "what is this"])

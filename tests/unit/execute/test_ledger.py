@@ -6,6 +6,7 @@ import pytest
 
 from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import damaged_seeds, entry, families, find_folder
+from tepo_lab.execute.mend import set_aside_damaged
 from tepo_lab.execute.plan import make_plan
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
@@ -144,3 +145,30 @@ def test_no_state_of_a_run_lets_a_shorter_request_go_back_on_it(tmp_path, run):
     assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("interrupted", "resume")
     found.folder.run_file.unlink()
     assert entry(tmp_path, shorter).action == "blocked"
+
+
+def test_a_finished_run_does_not_wait_for_an_evaluation_on_the_way_that_was_lost(tmp_path):
+    both = planned(compose_run("tepo", "nano", ("trainer.steps=4", "trainer.evaluate_at=[2]"), seed=1))
+    found = entry(tmp_path, both)
+    prepare_folder(found)
+    add(found, "evaluated", 2)
+    add(found, "evaluated", 4)
+    add(found, "complete", 4)
+    evaluated(found, 4)
+    assert (entry(tmp_path, both).state, entry(tmp_path, both).action) == ("complete", "skip")
+    shorter = planned(compose_run("tepo", "nano", ("trainer.steps=2",), seed=1))
+    assert (entry(tmp_path, shorter).state, entry(tmp_path, shorter).action) == ("past", "blocked")
+
+
+def test_a_marked_evaluation_without_a_checkpoint_blocks_its_run_until_a_whole_file_is_put_in_its_place(tmp_path, run):
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    add(found, "complete", 4)
+    evaluated(found, 4)
+    assert entry(tmp_path, run).state == "complete"
+    assert set_aside_damaged(found.folder) == []
+    blocked = entry(tmp_path, run)
+    assert (blocked.state, blocked.action) == ("damaged", "blocked")
+    assert blocked.reason.endswith(f"remove {found.folder.path} to run it anew")
+    evaluated(found, 4)
+    assert entry(tmp_path, run).state == "complete"

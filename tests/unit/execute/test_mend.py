@@ -9,9 +9,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tepo_lab.evaluate.suite import write_generations
-from tepo_lab.execute.mend import NEEDED, is_readable, set_aside_damaged
+from tepo_lab.execute.ledger import anew, lost_for_good
+from tepo_lab.execute.mend import NEEDED, is_readable, lacks_grades_alone, marked_steps, set_aside_damaged
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder
+from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, append_line
 from tests.conftest import SMALL
 
 
@@ -87,3 +88,71 @@ def test_what_cannot_be_read_is_set_aside_and_kept(tmp_path):
     assert (folder.evaluated_steps(), folder.token_steps()) == ([4], [2])
     assert moved[0].read_bytes() == content[: len(content) // 2]
     assert set_aside_damaged(folder) == []
+
+
+def finished(home, *checkpoints):
+    """A run of 20 steps that was evaluated at 10 on the way, and has these checkpoints."""
+    folder = RunFolder(home / "run")
+    for step in (10, 20):
+        write_generations(folder.generations(step), list(rows()))
+        append_line(folder.events_file, {"time": 1.0, "event": "evaluated", "step": step})
+    append_line(folder.events_file, {"time": 1.0, "event": "complete", "step": 20})
+    for step in checkpoints:
+        folder.checkpoint(step).mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "step", "is_moved"),
+    [((15, 20), 20, True), ((15,), 20, True), ((), 20, False), ((15, 20), 10, False), ((10,), 10, False)],
+    ids=["at its end", "trained again to its end", "no checkpoint", "on the way", "on the way, with its checkpoint"],
+)
+def test_only_what_a_checkpoint_makes_again_is_set_aside(tmp_path, checkpoints, step, is_moved):
+    folder = finished(tmp_path, *checkpoints)
+    whole = folder.generations(step).read_bytes()
+    folder.generations(step).write_bytes(whole[:-400] + whole[-300:])
+    for _ in range(2):
+        moved = set_aside_damaged(folder)
+        assert (folder.generations(step).exists(), marked_steps(folder)) == (
+            not is_moved,
+            set() if is_moved else {step},
+        )
+        assert len(moved) == is_moved
+        if is_moved:
+            break
+    # A whole file in its place counts, at once and after the next look.
+    folder.generations(step).write_bytes(whole)
+    assert marked_steps(folder) == set()
+    assert set_aside_damaged(folder) == []
+
+
+def test_generations_that_lack_grades_alone_are_told_from_others(tmp_path):
+    suite = compose_run("tepo", "nano", SMALL, seed=1).suite
+    folder, rows = finished(tmp_path), list(graded(suite))
+    for lacking in (True, False):
+        rows[0]["correct"] = None
+        write_generations(folder.generations(20), rows if lacking else rows[:-1])
+        assert set_aside_damaged(folder, suite) == []
+        assert (20 in marked_steps(folder), lacks_grades_alone(folder, 20)) == (True, lacking)
+        assert anew(folder, 20).startswith("tepo-lab regrade" if lacking else "remove ")
+    said = lost_for_good(folder, folder.events()[-1], 20)
+    assert said == "its evaluation at step 20 is damaged or gone, and so are its checkpoints"
+
+
+def test_nothing_set_aside_is_overwritten(tmp_path):
+    folder = finished(tmp_path, 20)
+    for content in (b"first", b"second", b"third"):
+        folder.generations(20).write_bytes(content)
+        set_aside_damaged(folder)
+    kept = sorted(folder.path.glob("generations/*.damaged*"))
+    assert [path.name.partition(".parquet")[2] for path in kept] == [".damaged", ".damaged.2", ".damaged.3"]
+    assert [path.read_bytes() for path in kept] == [b"first", b"second", b"third"]
+
+
+def test_generations_are_read_once(tmp_path, monkeypatch):
+    suite = compose_run("tepo", "nano", SMALL, seed=1).suite
+    folder, read, seen = RunFolder(tmp_path / "run"), parquet.read_table, []
+    write_generations(folder.generations(4), list(graded(suite)))
+    monkeypatch.setattr(parquet, "read_table", lambda path, **settings: seen.append(path) or read(path, **settings))
+    assert set_aside_damaged(folder, suite) == []
+    assert seen == [folder.generations(4)]

@@ -26,7 +26,7 @@ def step(folder, number, seconds=2.0):
 def test_a_look_at_a_long_run_reads_the_ends_of_its_records(small_run, tmp_path):
     spec, folder = small_run("tepo", "trainer.steps=20000")
     standing = Standing(entry(tmp_path, planned(spec)))
-    line = '{"step": %d, "reward/mean": 0.25, "seconds/step": 2.0, "more": [1, 2, 3, 4, 5, 6, 7, 8]}\n'
+    line = '{"step": %d, "reward/mean": 0.25, "seconds/step": 2.0, "reward/standard_deviation": 0.125}\n'
     folder.metrics_file.write_text("".join(line % number for number in range(1, 20_001)))
     folder.events_file.write_text('{"time": 1.0, "event": "checkpoint", "step": 1}\n' * 20_000)
     tracemalloc.start()

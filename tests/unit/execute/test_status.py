@@ -24,6 +24,7 @@ from tepo_lab.execute.status import (
     summary,
     watch,
 )
+from tepo_lab.execute.why import causes
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.schema.record import append_line, tail, write_json
 
@@ -63,6 +64,8 @@ def test_every_state_is_told_with_step_reward_and_time_left(tmp_path, expansion)
     assert status_of(folder).seconds_left == (spec.steps - 4) * 3.0 + 7.0
     with Lease(folder):
         assert status_of(folder).state == "running"
+    folder.generations(4).parent.mkdir()
+    folder.generations(4).write_bytes(b"PAR1PAR1")
     for event, details, said in (
         ("complete", {}, ""),
         ("collapsed", {"rule": "reward/mean < 0.02"}, "reward/mean < 0.02"),
@@ -89,9 +92,21 @@ def test_a_run_that_has_not_begun_is_pending_and_a_damaged_one_says_the_mend(tmp
         assert (status_of(folder).state, "is damaged" in status_of(folder).detail) == ("damaged", True)
 
 
+def test_a_run_that_lost_its_evaluation_and_its_checkpoints_is_blocked(tmp_path, expansion):
+    folder, steps = begin(tmp_path, expansion, 0), expansion.runs[0].spec.steps
+    append_line(folder.events_file, {"time": 9.0, "event": "complete", "step": steps})
+    told = status_of(folder)
+    assert (told.state, told.is_over) == ("blocked", True)
+    assert told.detail.endswith(f"and so are its checkpoints; remove {folder.path} to run it anew")
+    cause = causes([folder])[0]
+    assert (cause.kind, cause.runs, cause.mend) == ("damaged", [folder.name], f"remove {folder.path} to run it anew.")
+    folder.checkpoint(steps).mkdir(parents=True)
+    assert (status_of(folder).state, causes([folder])) == ("complete", [])
+
+
 def test_only_the_end_of_a_long_log_is_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {step}, "padding": "{"x" * 200}"}}\n' for step in range(1, 5001)))
+    path.write_text("".join(f'{{"step": {step}, "{"x" * 200}": 0.5}}\n' for step in range(1, 5001)))
     lines = tail(path)
     assert [each["step"] for each in lines] == list(range(4981, 5001))
     assert [each["step"] for each in tail(path, 3)] == [4998, 4999, 5000]

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import pytest
 from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
 
+from tepo_lab.execute.hub import HubUnreachableError
 from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.trainable import TrialTrainable
 
 
-def no_answer():
-    raise ConnectionError("name or service not known")
+def asked(monkeypatch, error):
+    """The hub's answer to every question is this error, whatever connection the machine has."""
+
+    def answer(api, name, **settings):
+        raise error
+
+    monkeypatch.setattr(HfApi, "model_info", answer)
+    monkeypatch.setattr("tepo_lab.execute.attempt.WAITS", ())
+
+
+class NoSuchModelError(RepositoryNotFoundError):
+    def __init__(self):
+        Exception.__init__(self, "no such model")
 
 
 @pytest.fixture
@@ -53,15 +66,23 @@ def test_one_process_serves_one_run_after_another(config, small_run):
 
 
 def test_a_failure_of_the_users_making_ends_the_run_and_says_why(small_run, monkeypatch):
-    # As on a machine without a connection, whatever this one has.
-    monkeypatch.setattr(HfApi, "model_info", lambda api, name, **settings: no_answer())
-    monkeypatch.setattr("tepo_lab.execute.attempt.WAITS", ())
+    asked(monkeypatch, NoSuchModelError())
     _, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
     trainable = TrialTrainable({"folder": str(folder.path), "stop": [], "search": None, "session": "one"})
     assert trainable.train()["done"]
     last = folder.events()[-1]
     assert (last["event"], last["kind"]) == ("failed", "user")
-    assert "model.path=nowhere: cannot be loaded (name or service not known)" in last["error"]
+    assert "model.path=nowhere: cannot be loaded (no such model)" in last["error"]
     assert "Traceback" in folder.log_file.read_text()
     assert not is_held(folder)
+    trainable.stop()
+
+
+def test_a_hub_that_cannot_be_reached_is_left_to_tune_to_try_again(small_run, monkeypatch):
+    asked(monkeypatch, ConnectionError("name or service not known"))
+    _, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
+    trainable = TrialTrainable({"folder": str(folder.path), "stop": [], "search": None, "session": "one"})
+    with pytest.raises(HubUnreachableError, match="name or service not known"):
+        trainable.train()
+    assert (folder.events(), is_held(folder)) == ([], False)
     trainable.stop()

@@ -141,6 +141,16 @@ def test_a_log_cannot_steer_the_terminal(make):
     assert log_tail(folder, 2) == ["line 98", "line 99"]
 
 
+def test_an_error_cannot_steer_the_terminal(make):
+    folder = make("one")
+    said = {"kind": "user", "error": "\x1b[2Jgone \x1b]0;title\x07", "fingerprint": "\x1b[31mred"}
+    append_line(folder.events_file, {"time": 2.0, "event": "failed", "step": 0, **said})
+    stream = io.StringIO()
+    Console(file=stream).print(causes_text(causes([folder])))
+    assert "1 run, user [red]: gone ]0;title" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
 def test_a_log_that_cannot_be_written_does_not_hide_the_error(make):
     folder = make("one")
     folder.log_file.mkdir()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.record import RunFolder, append_line, read_lines, run_folders, write_json, write_whole
+from tepo_lab.schema.record import RunFolder, append_line, read_lines, run_folders, tail, write_json, write_whole
 
 
 def test_lines_come_back_in_order(tmp_path):
@@ -74,9 +74,10 @@ def test_a_run_file_comes_back_as_it_was_written(tmp_path):
         (json.dumps(RUN | {"spec": RUN["spec"] | {"seed": True}}), "its spec.seed is not"),
         (json.dumps(RUN | {"spec": RUN["spec"] | {"trainer": None}}), "it has no spec.trainer.steps"),
         (json.dumps(RUN | {"provenance": []}), "its provenance is not"),
+        (json.dumps(RUN | {"provenance": {"commit": ["a"]}}), "its provenance.commit is not"),
         (json.dumps(RUN | {"earlier_provenance": {}}), "its earlier_provenance is not"),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_a_damaged_run_file_is_told_with_the_mend(tmp_path, content, said):
     folder = RunFolder(tmp_path)
@@ -94,3 +95,68 @@ def test_a_line_that_lacks_what_every_reader_needs_is_told(tmp_path):
         folder.events()
     with pytest.raises(RecordError, match=r"metrics\.jsonl:1 cannot be read \(it has no 'step'\)"):
         folder.metrics()
+
+
+#: Events as they are written, and a step's metrics: what was not finite stands as null.
+EVENTS = (
+    {"time": 1.5, "event": "started", "step": 0},
+    {"time": 2, "event": "suspect", "step": 1, "why": "the sampler differs"},
+    {"time": 3.0, "event": "validated", "step": 2, "value": 50.0, "seconds": 0.5, "cpu_seconds": 0.25},
+    {"time": 3.5, "event": "checkpoint", "step": 2},
+    {"time": 4.0, "event": "evaluated", "step": 2, "benchmarks": {"sum6": {"correct": 1, "graded": 4}}, "seconds": 1.0},
+    {"time": 5.0, "event": "stopped", "step": 2, "by": "asha"},
+    {"time": 6.0, "event": "failed", "step": 2, "kind": "user", "error": "", "fingerprint": "0"},
+    {"time": 7.0, "event": "collapsed", "step": 2, "rule": "reward/mean < 0.02"},
+)
+METRICS = {"step": 1, "reward/mean": 0.25, "actor/pg_loss": None, "rollout/tokens": 12, "time": 2.5}
+
+
+def test_what_a_run_writes_of_itself_comes_back(tmp_path):
+    folder = RunFolder(tmp_path)
+    for event in EVENTS:
+        append_line(folder.events_file, event)
+    append_line(folder.metrics_file, METRICS)
+    assert folder.events() == tail(folder.events_file) == list(EVENTS)
+    assert folder.metrics() == tail(folder.metrics_file) == [METRICS]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"event": ["started"]}, "its 'event' is no text"),
+        *(({"step": step}, "its 'step' is no count") for step in ("abc", [1], None, 1.5, True, -1, 10**30)),
+        *(({"time": time}, "its 'time' is no number") for time in ("x", None, True, float("nan"), float("inf"))),
+        *(({"event": event, "step": 1}, "it has no") for event in ("validated", "collapsed", "stopped", "failed")),
+        ({"event": "collapsed", "rule": "x"}, "it has no 'step'"),
+        ({"event": "failed", "kind": 3, "error": "x"}, "its 'kind' is no text"),
+        ({"event": "validated", "step": 1, "value": "x"}, "its 'value' is no number"),
+        ({"seconds": "x"}, "its 'seconds' is no number"),
+        *(({"benchmarks": wrong}, "its 'benchmarks' are no counts") for wrong in ([1], {"a": "x"}, {"a": {}})),
+    ],
+)
+def test_an_event_that_cannot_be_one_is_told_and_not_shown(tmp_path, change, said):
+    folder = RunFolder(tmp_path)
+    first = {"time": 1.0, "event": "started"}
+    folder.events_file.write_text(json.dumps(first) + "\n" + json.dumps(first | change) + "\n")
+    with pytest.raises(RecordError, match=rf"events\.jsonl:2 cannot be read \({said}.*\): remove that line"):
+        folder.events()
+    assert tail(folder.events_file) == [first]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        *(({"step": step}, "its 'step' is no count") for step in ("x", [1], 1.5, True, -1, 10**30)),
+        *(
+            ({"reward/mean": wrong}, "its 'reward/mean' is no number")
+            for wrong in ("x", [1], {}, True, float("nan"), float("inf"), 10**400)
+        ),
+        *(({"time": wrong}, "its 'time' is no number") for wrong in ("x", None, float("inf"))),
+    ],
+)
+def test_step_metrics_that_are_no_numbers_are_told_and_not_shown(tmp_path, change, said):
+    folder = RunFolder(tmp_path)
+    folder.metrics_file.write_text(json.dumps(METRICS) + "\n" + json.dumps(METRICS | change) + "\n")
+    with pytest.raises(RecordError, match=rf"metrics\.jsonl:2 cannot be read \({said}\): remove that line"):
+        folder.metrics()
+    assert tail(folder.metrics_file) == [METRICS]

@@ -331,6 +331,19 @@ def test_a_rebuilt_mirror_equals_the_live_one(lab: Lab) -> None:
     assert lab.shown() == again
 
 
+@pytest.mark.parametrize("name", ["table.md", "table.json", "page.html"])
+def test_a_damaged_table_alone_is_left_out(lab: Lab, name: str) -> None:
+    a_sweep_with_a_history(lab)
+    (lab.home / "mlflow.db").unlink()
+    (lab.home / "sweeps/panel-e" / name).write_bytes(b"\xff{")
+    told: list[str] = []
+    assert rebuild(lab.home, on_problem=told.append) == 3
+    assert "table.md" not in lab.shown()[""]["artifacts"]
+    assert len(told) == 1
+    assert told[0].startswith("MLflow does not show the table of sweep panel-e: ")
+    assert f"{name} is damaged" in told[0]
+
+
 def test_rebuilding_mends_what_others_changed(lab: Lab) -> None:
     a_sweep_with_a_history(lab)
     right = lab.shown()

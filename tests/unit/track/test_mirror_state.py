@@ -74,7 +74,8 @@ def test_a_value_that_was_not_finite_is_a_gap(lab: Lab) -> None:
 )
 def test_the_last_turning_point_gives_the_status(lab: Lab, event: str, status: str, outcome: str | None) -> None:
     folder = lab.run("tepo")
-    lab.event(folder, event, 3)
+    details = {"collapsed": {"rule": "reward/mean < 0.02"}, "failed": {"kind": "user", "error": "x"}}
+    lab.event(folder, event, 3, **details.get(event, {}))
     lab.evaluated(folder, 3)
     state = run_state(folder, "panel-e")
     assert (state.status, state.tags.get("outcome")) == (status, outcome)

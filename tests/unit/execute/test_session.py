@@ -1,0 +1,35 @@
+"""What a session says of runs that it cannot go on with. No Ray is started."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from tepo_lab.execute.executor import prepare_folder
+from tepo_lab.execute.listing import plan_table
+from tepo_lab.execute.plan import make_plan
+from tepo_lab.execute.session import _opening, run_sweep
+from tepo_lab.registry.expand import expand, load_sweep
+from tepo_lab.schema.record import append_line
+
+
+def test_a_blocked_run_is_told_of_counted_apart_and_not_called_done(tmp_path):
+    expansion = expand(*load_sweep("panel-e", ("arms=[tepo]", "seeds=[1]", "base=false")))
+    (each,) = make_plan(tmp_path, [expansion]).entries
+    prepare_folder(each)
+    append_line(each.folder.events_file, {"time": 1.0, "event": "complete", "step": each.planned.spec.steps})
+    stream = io.StringIO()
+    console = Console(file=stream, width=100)
+    with run_sweep(tmp_path, expansion, console=console) as session:
+        assert [failed.state for failed in session.failed] == ["damaged"]
+    session.say_what_it_cost()
+    console.print(plan_table(session.plan))
+    said = stream.getvalue()
+    assert "Nothing was started; 1 run not done, as told below." in said
+    assert f"Not done: {each.folder.name}: its evaluation at step" in said
+    assert f"remove {each.folder.path} to run it anew." in said
+    assert "0 to do, 1 blocked.\nNothing can be run; 1 run blocked for the reason told above." in said
+    assert "done before" not in said
+    assert "Nothing is left" not in said
+    assert _opening(session.plan, expansion).endswith(": 0 runs to do, 1 blocked.")
