@@ -131,3 +131,25 @@ class SyntheticHome:
         profile, steps = options.pop("profile", "nano"), options.pop("steps", 20)
         rows = tuple(row for arm, row in self.rows.items() if arm != base)
         return Wanted(profile, self.suite, rows, self.rows[base] if base else None, steps)
+
+
+#: Right answers of each problem: of one greedy sample, and of four.
+RIGHT = {"greedy": [1, 1, 0, 0, 0, 0], "sampled": [4, 1, 0]}
+
+
+def collapsed(step: int) -> dict[str, Any]:
+    return {"event": "collapsed", "step": step, "rule": "reward/mean < 0.02"}
+
+
+def failed(step: int, kind: str = "user") -> dict[str, Any]:
+    return {"event": "failed", "step": step, "kind": kind, "error": "loss is not finite"}
+
+
+def outcome(table: Table, arm: str) -> str:
+    return next(row.outcome for row in table.rows if row.arm == arm)
+
+
+def only_row(home: SyntheticHome, **options: object) -> tuple[str, tuple[int, ...], str | None]:
+    """The single row's outcome, seeds and the reason of its cells."""
+    (row,) = home.table(**options).rows
+    return row.outcome, row.seeds, row.cells["greedy"].reason

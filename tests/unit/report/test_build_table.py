@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
-from synthetic_home import SUITE, SyntheticHome, columns_of, random_columns
+from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, failed, only_row, random_columns
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report import scan
 from tepo_lab.report.best import alike, best
-from tepo_lab.report.frame import Table
 from tepo_lab.report.lines import blocks
-from tepo_lab.schema.record import RunFolder, append_line, read_lines
+from tepo_lab.schema.record import append_line, read_lines
 
-RIGHT = {"greedy": [1, 1, 0, 0, 0, 0], "sampled": [4, 1, 0]}
 DONE = {"event": "complete", "step": 20}
-
-
-def collapsed(step: int) -> dict[str, Any]:
-    return {"event": "collapsed", "step": step, "rule": "reward/mean < 0.02"}
-
-
-def failed(step: int, kind: str = "user") -> dict[str, Any]:
-    return {"event": "failed", "step": step, "kind": kind, "error": "loss is not finite"}
-
-
-def outcome(table: Table, arm: str) -> str:
-    return next(row.outcome for row in table.rows if row.arm == arm)
-
-
-def only_row(home: SyntheticHome, **options: object) -> tuple[str, tuple[int, ...], str | None]:
-    """The single row's outcome, seeds and the reason of its cells."""
-    (row,) = home.table(**options).rows
-    return row.outcome, row.seeds, row.cells["greedy"].reason
 
 
 def test_counts_are_summed_over_seeds(home: SyntheticHome) -> None:
@@ -146,138 +123,6 @@ def test_a_problem_graded_twice_in_place_of_another_does_not_count(home: Synthet
     found, _, reason = only_row(home)
     assert found == "records damaged"
     assert "1 of 18 rows repeat a sample" in str(reason)
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "words"),
-    [
-        ("correct", [7] + [1] * 17, "it has a grade of 7, which is neither 0 nor 1"),
-        ("correct", [1] * 17 + [-1], "it has a grade of -1, which is neither 0 nor 1"),
-        ("correct", [0.5] * 18, "its column correct is of type double, not integer"),
-        ("correct", [True] * 18, "its column correct is of type bool, not integer"),
-        ("correct", ["1"] * 18, "its column correct is of type string, not integer"),
-        ("truncated", [None, *[False] * 17], "its column truncated has no value in 1 of 18 rows"),
-        ("problem", list(range(18)), "its column problem is of type int64, not text"),
-        ("extracted", None, "it has no column extracted"),
-    ],
-)
-def test_what_cannot_be_counted_is_damaged(
-    column: str, values: list[Any] | None, words: str, home: SyntheticHome, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home.want("plain", (1, 2))
-    home.want("other", (2,))
-    home.run("plain", 1, right=RIGHT)
-    columns = columns_of(SUITE, RIGHT) | {column: values}
-    folder = home.run("plain", 2, columns={name: held for name, held in columns.items() if held is not None})
-    home.rows["other"] = replace(home.rows["other"], family=home.rows["plain"].family)
-    plain, other = home.table().rows
-    assert (plain.outcome, plain.seeds) == ("partly: 1 of 2 seeds (records damaged)", (1,))
-    assert (other.average.missing, other.average.generation_weighted) == ("damaged", None)
-    assert f"step-000020.parquet cannot be read ({words}): remove it" in str(other.average.reason)
-    assert capsys.readouterr().err.count(f"run {folder.name} is passed over: ") == 1
-
-
-class TestRunsThatDidNotEndAsAsked:
-    """Where no run came to the step of the table, it is read at an earlier one."""
-
-    @pytest.mark.parametrize(
-        ("event", "age", "expected"),
-        [
-            (failed(15), None, "failed: user at step 15, read at step 10"),
-            (collapsed(15), None, "collapsed at step 15, read at step 10"),
-            ({"event": "stopped", "step": 15, "by": "asha"}, None, "ended at step 15 by the search, read at step 10"),
-            ({"event": "checkpoint", "step": 15}, 0, "running, read at step 10"),
-            ({"event": "checkpoint", "step": 15}, 3600, "stopped at step 15, read at step 10"),
-            ({"event": "checkpoint", "step": 10}, None, "stopped at step 10, read at step 10"),
-            ({"event": "complete", "step": 20}, None, "complete"),
-        ],
-    )
-    def test_they_say_so(self, event: dict[str, Any], age: int | None, expected: str, home: SyntheticHome) -> None:
-        home.want("plain", (1,))
-        folder = home.run("plain", 1, right=RIGHT, steps=10, asked=20, events=(event,))
-        if age is not None:
-            folder.lease_file.write_text("{}")
-            os.utime(folder.lease_file, (time.time() - age,) * 2)
-        assert only_row(home) == (expected, (1,), None)
-        # At a step that was asked for there is nothing to say.
-        assert home.table(steps=10).rows[0].outcome == "complete"
-        home.rows["plain"] = replace(home.rows["plain"], steps=10)
-        assert home.table().rows[0].outcome == "complete"
-
-    def test_they_are_neither_the_best_nor_judged(self, home: SyntheticHome) -> None:
-        columns = {"greedy": [1] * 6, "sampled": [4] * 3}
-        for arm, parent, right in (("plain", None, RIGHT), ("masked", "plain", columns)):
-            home.want(arm)
-            for seed in (1, 2, 3):
-                home.run(arm, seed, right=right, steps=10, asked=20, parent=parent, events=(failed(15),))
-        table = home.table()
-        assert {row.outcome for row in table.rows} == {"failed: user at step 15, read at step 10"}
-        assert not any(block.alike for block in blocks(table))
-        (comparison,) = table.comparisons
-        assert comparison.verdict == "not resolved (MASKED: failed: user at step 15)"
-        assert home.table(steps=10).comparisons[0].verdict == "not resolved"
-
-    def test_some_of_the_seeds(self, home: SyntheticHome) -> None:
-        home.want("plain")
-        home.run("plain", 1, right=RIGHT, steps=10, asked=20, events=(failed(15),))
-        home.run("plain", 2, right=RIGHT, steps=10)
-        assert outcome(home.table(), "plain") == (
-            "partly: 2 of 3 seeds (not run); failed: user at step 15 (1 of 3 seeds), read at step 10"
-        )
-
-    def test_a_run_that_was_to_go_no_further_is_complete(self, home: SyntheticHome) -> None:
-        home.want("plain", (1,))
-        home.run("plain", 1, right=RIGHT, steps=3, events=({"event": "checkpoint", "step": 3},))
-        assert only_row(home)[0] == "complete"
-
-
-class TestSteps:
-    def test_the_step_asked_for(self, home: SyntheticHome) -> None:
-        home.want("plain", (1,))
-        folder = home.run("plain", 1, right=RIGHT, steps=10)
-        more = {"greedy": [1] * 6, "sampled": [4, 4, 4]}
-        parquet_at(folder, 20, more)
-        assert home.table(steps=10).rows[0].cells["greedy"].correct == 2
-        assert home.table(steps=20).rows[0].cells["greedy"].correct == 6
-
-    def test_the_largest_when_none_is_asked_for(self, home: SyntheticHome) -> None:
-        home.want("plain", (1,))
-        parquet_at(home.run("plain", 1, right=RIGHT, steps=10), 15, RIGHT)
-        table = home.table(steps=None)
-        assert (table.steps, table.rows[0].steps, table.notes[-1][:12]) == (15, 15, "The paper's ")
-
-    def test_the_largest_when_nobody_has_the_one_asked_for(self, home: SyntheticHome) -> None:
-        home.want("plain", (1,))
-        home.run("plain", 1, right=RIGHT, steps=10)
-        table = home.table(steps=72)
-        assert table.steps == 10
-        assert table.notes[-1] == "No run has a full evaluation at step 72: the table is read at step 10."
-
-    def test_a_row_without_it_says_which_it_has(self, home: SyntheticHome) -> None:
-        home.want("plain", (1,))
-        home.want("other", (1,))
-        home.run("plain", 1, right=RIGHT, steps=20)
-        home.run("other", 1, right=RIGHT, steps=10)
-        table = home.table()
-        assert outcome(table, "other") == "not evaluated at step 20"
-        assert table.rows[1].cells["greedy"].reason == "not evaluated at step 20 (evaluated steps: 10)"
-
-    def test_a_late_collapse_does_not_move_the_table(self, home: SyntheticHome) -> None:
-        home.want("plain", (1,))
-        home.want("other", (1,))
-        home.run("plain", 1, right=RIGHT, steps=20)
-        home.run("other", 1, right=RIGHT, steps=50, events=(collapsed(50),))
-        assert home.table(steps=None).steps == 20
-
-    def test_nothing_there(self, home: SyntheticHome) -> None:
-        home.want("plain")
-        table = home.table(steps=20)
-        assert (table.steps, table.rows[0].outcome, table.base_reason) == (20, "not run", "not asked for")
-        assert home.table(steps=None).steps is None
-
-
-def parquet_at(folder: RunFolder, step: int, right: dict[str, list[int]]) -> None:
-    pd.DataFrame(columns_of(SUITE, right)).to_parquet(folder.generations(step))
 
 
 def test_the_untrained_model_is_read_at_step_zero_and_is_never_the_best(full_home: SyntheticHome) -> None:
@@ -393,32 +238,6 @@ def test_the_home_is_scanned_once_and_other_families_are_left_alone(
     assert scanned == [full_home.path]
 
 
-def test_damaged_records_are_named(home: SyntheticHome) -> None:
-    home.want("plain", (1,))
-    folder = home.run("plain", 1, right=RIGHT)
-    whole = folder.generations(20).read_bytes()
-    # Damaged inside, both ends as they should be: a file that is merely cut off does not count as an evaluation.
-    folder.generations(20).write_bytes(whole[:-200] + bytes(192) + whole[-8:])
-    found, _, reason = only_row(home)
-    assert found == "records damaged"
-    assert re.search(r"step-000020.parquet cannot be read .*remove it", str(reason))
-    # Nor does one whose own description is damaged stop the others.
-    folder.generations(20).write_bytes(b"PAR1" + bytes(64) + b"PAR1")
-    home.want("other", (1,))
-    home.run("other", 1, right=RIGHT)
-    assert [row.outcome for row in home.table().rows] == ["records damaged", "complete"]
-
-
-def test_an_evaluation_that_was_cut_off_is_none(home: SyntheticHome) -> None:
-    home.want("plain", (1,))
-    folder = home.run("plain", 1, right=RIGHT)
-    whole = folder.generations(20).read_bytes()
-    folder.generations(20).write_bytes(whole[: len(whole) // 2])
-    (row,) = home.table().rows
-    assert row.average.generation_weighted is None
-    assert row.average.missing == "not graded"
-
-
 def test_different_problems_are_refused(home: SyntheticHome) -> None:
     home.want("plain", (1, 2))
     home.run("plain", 1, right=RIGHT)
@@ -446,25 +265,3 @@ def test_synthetic_runs_keep_the_record_contract(home: SyntheticHome) -> None:
     assert [event["event"] for event in read_lines(folder.events_file)] == ["started", "complete", "evaluated"]
     assert parquet.read_metadata(folder.generations(20)).num_rows == 18
     assert folder.evaluated_steps() == [20]
-
-
-def test_a_run_with_damaged_records_leaves_the_others_their_scores(home, capsys):
-    """Of a damaged run.json the wanted row knows; damaged events are found on the way."""
-    right = {"greedy": [1, 1, 0, 0, 1, 0], "sampled": [2, 1, 3]}
-    home.want("whole", (1,))
-    home.want("events", (1,))
-    home.want("partly", (1, 2))
-    folders = {
-        (arm, seed): home.run(arm, seed, right=right) for arm in ("whole", "events", "partly") for seed in (1, 2)
-    }
-    events = folders["events", 1].events_file
-    events.write_text("garbage\n" + events.read_text())
-    folders["partly", 2].run_file.write_text("{")
-    home.rows["partly"] = replace(home.rows["partly"], damaged=(2,))
-    whole, damaged, partly = home.table().rows
-    assert whole.outcome == "complete"
-    assert (damaged.outcome, damaged.average.missing) == ("records damaged", "damaged")
-    assert "events.jsonl:1 cannot be read" in str(damaged.average.reason)
-    assert partly.outcome == "partly: 1 of 2 seeds (records damaged)"
-    assert partly.average.generation_weighted == whole.average.generation_weighted
-    assert capsys.readouterr().err.count(f"run {folders['events', 1].name} is passed over: ") == 1
