@@ -17,10 +17,6 @@ from tepo_lab.track.state import run_state
 from tepo_lab.track.store import open_client, own_address
 
 
-def without_ids(shown: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name: {key: each[key] for key in each if key not in {"id", "parent"}} for name, each in shown.items()}
-
-
 def test_a_fresh_home_gets_a_database_whose_artifacts_lie_in_the_home(tmp_path: Path, fresh_database: Path) -> None:
     assert [path.name for path in fresh_database.parent.iterdir()] == ["mlflow.db"]
     lab = Lab(tmp_path / "home")
