@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.train.optimizer import MasterAdamW, adamw, trained_weights
@@ -29,7 +30,7 @@ def trained(model, steps, optimizer=None, *, parts=1):
 
 def moved(weights, start):
     """How far the weights have come, in one row."""
-    return torch.cat([(now.detach() - was).flatten() for now, was in zip(weights, start, strict=True)])
+    return parameters_to_vector(weights).detach() - parameters_to_vector(start)
 
 
 def test_small_updates_of_a_bfloat16_model_add_up_in_float32():
