@@ -153,7 +153,7 @@ def _convert(file: Path, folder: Path, say: Say) -> None:
     the file's own quantization has taken.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -161,13 +161,14 @@ def _convert(file: Path, folder: Path, say: Say) -> None:
     say("Converting (a minute on one core) ...")
     # The reader's progress bar cannot be switched off, and in a log file it is a page of them.
     with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):
+        place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
         try:
-            place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-            read = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+            config = AutoConfig.from_pretrained(**place)
             tokenizer = AutoTokenizer.from_pretrained(**place)
-        except (ValueError, NotImplementedError) as error:
-            # A whole file, but of an architecture, a tokenizer or a quantization that transformers does not convert.
+        except ValueError as error:
+            # A whole file, but of an architecture or a tokenizer that transformers does not convert.
             raise _unreadable(file, error) from None
+        read = AutoModelForCausalLM.from_pretrained(**place, config=config, dtype=torch.float32)
         _split_as_declared(fields, tokenizer)
         # With the quantized file's own settings transformers would look for it again.
         del read.config.quantization_config
@@ -183,14 +184,31 @@ def _fields(file: Path) -> dict[str, Any]:
     from gguf import GGUFReader
 
     try:
-        fields = {name: field.contents() for name, field in GGUFReader(file).fields.items()}
+        reader = GGUFReader(file)
+        fields = {name: field.contents() for name, field in reader.fields.items()}
     except (ValueError, LookupError) as error:
         # Magic, versions, sizes and texts that are wrong; lengths that point behind the end of a file cut off.
         raise _unreadable(file, error) from None
     for needed in NEEDED:
         if not any(name in fields for name in needed):
             raise _unreadable(file, f"it has no {' or '.join(needed)}")
+    for quantization in sorted({tensor.tensor_type for tensor in reader.tensors}):
+        if not _can_be_dequantized(quantization):
+            raise _unreadable(file, f"it has weights as {quantization.name}, which nothing here dequantizes")
     return fields
+
+
+def _can_be_dequantized(quantization: Any) -> bool:
+    """Whether the gguf package makes numbers of blocks of this `GGMLQuantizationType`; a block of zeros shows it."""
+    import numpy as np
+    from gguf import GGML_QUANT_SIZES, dequantize
+
+    _, block_bytes = GGML_QUANT_SIZES[quantization]
+    try:
+        dequantize(np.zeros((1, block_bytes), dtype=np.uint8), quantization)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _unreadable(file: Path, why: object) -> ModelError:

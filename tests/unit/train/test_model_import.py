@@ -161,6 +161,7 @@ def changed(content: bytes, old: bytes, new: bytes) -> bytes:
         (lambda whole: changed(whole, b"ggml.merges", b"ggml.mergez"), r"it has no tokenizer\.ggml\.merges or "),
         (lambda whole: changed(whole, "Ġa".encode(), b"\xc4\xc4a"), "can't decode byte"),
         (lambda whole: changed(whole, b"gpt2", b"gpt0"), "Cannot build a tokenizer"),
+        (lambda whole: whole.replace(b"llama", b"lemma"), "lemma is not supported yet"),
     ],
 )
 def test_a_file_that_is_no_whole_gguf_file_is_refused_with_its_reason(damage, why, gguf, tmp_path):
@@ -169,6 +170,23 @@ def test_a_file_that_is_no_whole_gguf_file_is_refused_with_its_reason(damage, wh
         import_model(spec_of(tmp_path / "to"), gguf, tmp_path / "own")
     assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.gguf"]
+
+
+def test_weights_in_blocks_that_nothing_dequantizes_are_refused_by_the_name_of_the_blocks(gguf, tmp_path):
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    writer = GGUFWriter(tmp_path / "eight.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<end>", "a"])
+    writer.add_token_merges(["a a"])
+    rows_of_q8_k = torch.zeros(2, 292, dtype=torch.uint8).numpy()
+    writer.add_tensor("token_embd.weight", rows_of_q8_k, raw_dtype=GGMLQuantizationType.Q8_K)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=r"eight\.gguf: cannot be read as GGUF \(it has weights as Q8_K,"):
+        import_model(spec_of(tmp_path / "to"), tmp_path / "eight.gguf", tmp_path / "own")
 
 
 def test_what_is_missing_is_named_with_the_extra_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
