@@ -39,8 +39,12 @@ TEMPLATES = {
 }
 
 
-def prompt_text(problem: Problem, spec: PromptSpec, tokenizer: Any) -> str:
-    """The text that the model continues, chat template included. Raises `DataError` when the tokenizer has none."""
+def prompt_text(problem: Problem, spec: PromptSpec, tokenizer: Any, *, system_role: bool = True) -> str:
+    """The text that the model continues, chat template included.
+
+    Where the template takes no system message (`system_role` False) its text begins the user's, an empty line between
+    them, as templates that do so of their own accord have it. Raises `DataError` when the tokenizer has no template.
+    """
     template = TEMPLATES[spec.template]
     user = (spec.user or template.user).replace("{problem}", problem.prompt)
     if not template.is_chat:
@@ -51,8 +55,11 @@ def prompt_text(problem: Problem, spec: PromptSpec, tokenizer: Any) -> str:
             "none; use an instruction-tuned model, or prompt=plain."
         )
     system = template.system if spec.system is None else spec.system
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": user})
+    messages = [{"role": "user", "content": user}]
+    if system and system_role:
+        messages.insert(0, {"role": "system", "content": system})
+    elif system:
+        messages[0]["content"] = f"{system}\n\n{user}"
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
@@ -62,10 +69,10 @@ def answer_form(spec: PromptSpec) -> Form:
 
 
 def encode_prompts(
-    problems: Sequence[Problem], spec: PromptSpec, tokenizer: Any, *, max_tokens: int
+    problems: Sequence[Problem], spec: PromptSpec, tokenizer: Any, *, max_tokens: int, system_role: bool = True
 ) -> list[list[int]]:
     """Token ids of each problem's prompt. Raises `DataError` for one longer than `max_tokens`."""
-    texts = [prompt_text(problem, spec, tokenizer) for problem in problems]
+    texts = [prompt_text(problem, spec, tokenizer, system_role=system_role) for problem in problems]
     # A chat template writes its own special tokens; a plain prompt gets those its tokenizer adds.
     encoded = tokenizer(texts, add_special_tokens=not TEMPLATES[spec.template].is_chat)["input_ids"]
     for problem, ids in zip(problems, encoded, strict=True):

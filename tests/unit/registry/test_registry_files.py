@@ -10,6 +10,7 @@ from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names
 from tepo_lab.registry.reports import load_report, own_profiles, resolve_report
 from tepo_lab.schema.arm import source_of
+from tepo_lab.schema.profile import PromptSpec
 
 ARMS = names("experiments", "arm")
 TRAINED = [arm for arm in ARMS if arm_file(arm).trained]
@@ -23,6 +24,24 @@ def test_every_arm_composes_on_every_profile_and_keeps_to_what_it_varies(profile
     for arm in TRAINED:
         check_against_parent(arm, profile)
         assert compose_run(arm, profile).profile.name == profile
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_benchmark_of_every_profile_states_its_prompt_and_its_grader(profile):
+    spec = compose_run("tepo", profile)
+    template, grader = ("plain", "exact") if profile == "nano" else ("boxed_chat", "symbolic")
+    for benchmark in spec.suite.benchmarks.values():
+        assert benchmark.prompt == PromptSpec(template=template)
+        assert benchmark.grader == grader
+
+
+def test_the_papers_benchmarks_are_asked_alike_whatever_a_model_is_trained_with():
+    spec = compose_run("tepo", "qwen2.5-7b", ("prompt=dapo_answer",))
+    assert spec.prompt.template == "dapo_answer"
+    assert {benchmark.prompt.template for benchmark in spec.suite.benchmarks.values()} == {"boxed_chat"}
+    assert [profile for profile in PROFILES if not compose_run("tepo", profile).model.system_role] == [
+        "mistral-7b-instruct-v0.2"
+    ]
 
 
 @pytest.mark.parametrize("arm", TRAINED)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tepo_lab.schema.generations import fault_of
+from tepo_lab.schema.generations import LASTING, fault_of
 
 ROWS: dict[str, list[Any]] = {
     "benchmark": ["a", "a", "b"],
@@ -37,3 +37,14 @@ def test_faults(changed: dict[str, Any], fault: str | None) -> None:
 
 def test_a_missing_column() -> None:
     assert fault_of(pa.table(ROWS).drop_columns(["truncated"])) == "it has no column truncated"
+
+
+def test_further_columns_are_looked_at_where_they_are_asked_for() -> None:
+    further: dict[str, Any] = {"prompt": ["p"] * 3, "answer": ["2"] * 3, "response": ["2"] * 3, "tokens": [3, 3, 3]}
+    whole = pa.table(ROWS | further)
+    assert fault_of(whole, LASTING) is None
+    lacking = whole.drop_columns(["response"])
+    assert (fault_of(lacking), fault_of(lacking, LASTING)) == (None, "it has no column response")
+    assert fault_of(pa.table(ROWS | further | {"answer": [2, 2, 2]}), LASTING) == (
+        "its column answer is of type int64, not text"
+    )
