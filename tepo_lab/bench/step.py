@@ -17,12 +17,12 @@ import torch
 from tepo_lab.bench.floors import Work, byte_floor, flop_floor, peak_bandwidth, peak_flops
 from tepo_lab.errors import ConfigError, DataError
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.rollout.engine import Engine, Response, Sampling
+from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.answers import last_boxed
-from tepo_lab.tasks.grading import Grade, Grader, grade_all
+from tepo_lab.tasks.grading import Grader, Grading
 from tepo_lab.tasks.sources import ListSource, open_source
 from tepo_lab.train.engines import open_engine
 from tepo_lab.train.experience import Collector
@@ -90,10 +90,14 @@ class InFileOrder(ListSource):
         return [self.problems[place % len(self.problems)] for place in range(position, position + count)]
 
 
-def grade_bare(texts: Sequence[str], answers: Sequence[str], grader: Grader) -> list[Grade]:
+class BareGrading(Grading):
     """Grades the last box of each response, or the whole response where it has none; no other grader is asked."""
-    boxed = [text if last_boxed(text) is not None else f"\\boxed{{{text}}}" for text in texts]
-    return grade_all(boxed, answers, Grader("boxed", symbolic=False))
+
+    def __init__(self, _: Grader) -> None:
+        super().__init__(Grader("boxed", symbolic=False))
+
+    def add(self, place: int, response: str, answer: str) -> None:
+        super().add(place, response if last_boxed(response) is not None else f"\\boxed{{{response}}}", answer)
 
 
 @dataclass
@@ -123,10 +127,10 @@ class TimedEngine:
         self.clock = clock
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
     ) -> list[list[Response]]:
         with self.clock.phase("rollout"):
-            return self.engine.generate(prompts, samples=samples, sampling=sampling, first_prompt=first_prompt)
+            return self.engine.generate(prompts, samples=samples, sampling=sampling, finished=finished)
 
     def sync_weights(self) -> None:
         self.engine.sync_weights()
@@ -151,7 +155,7 @@ def measure_step(bench: StepBench) -> dict[str, Any]:
     clock = Clock(device=device)
     engine = TimedEngine(open_engine(spec, loaded), clock)
     source = InFileOrder(problems.problems, where=problems.where)
-    collector = Collector(spec, engine, loaded.tokenizer, source, grade=grade_bare)
+    collector = Collector(spec, engine, loaded.tokenizer, source, open_grading=BareGrading)
     work = Work(loaded.model, bench.updates)
     steps = _run_steps(bench, collector, Learner(spec, loaded), clock, work)
     result = _settings(bench, loaded.model, device) | _times(steps) | _floors(steps, work, loaded.model.dtype, device)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tepo_lab.evaluate.sampling import Decode, Sampled, decoder, sample_and_grade
 from tepo_lab.rollout.engine import Engine, Sampling
-from tepo_lab.schema.profile import Benchmark, PromptSpec, Suite
+from tepo_lab.schema.problem import Problem
+from tepo_lab.schema.profile import PromptSpec, Suite
 from tepo_lab.schema.record import GENERATION_COLUMNS, write_whole
-from tepo_lab.tasks.grading import GRADER, GradeAll, benchmark_grader, grade_all
+from tepo_lab.tasks.grading import GRADER, Grading, OpenGrading, benchmark_grader
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import open_source
 
@@ -31,12 +34,14 @@ def evaluate(
     prompt: PromptSpec,
     *,
     max_prompt_tokens: int,
-    grade: GradeAll = grade_all,
+    system_role: bool = True,
+    open_grading: OpenGrading = Grading,
     on_benchmark: Callable[[str, Count], None] = lambda name, count: None,
 ) -> list[dict[str, Any]]:
     """One row (`GENERATION_COLUMNS`) a generation: every problem of every benchmark, as often as it states.
 
     A benchmark is asked with its own prompt where it has one, else with `prompt`, and graded by its own grader.
+    `system_role`: whether the model's chat template takes a system message (`prompt_text`).
     The draws depend on the suite's seed alone, so every model of a profile meets the same noise.
     `on_benchmark` is told each benchmark's count when it is done.
     """
@@ -48,7 +53,22 @@ def evaluate(
             max_new_tokens=suite.max_new_tokens,
             seed=suite.seed * 1000 + index,
         )
-        graded = _benchmark_rows(engine, tokenizer, name, benchmark, prompt, sampling, max_prompt_tokens, grade)
+        problems = open_source(benchmark.data).benchmark(benchmark.problems)
+        prompts = encode_prompts(
+            problems, benchmark.prompt or prompt, tokenizer, max_tokens=max_prompt_tokens, system_role=system_role
+        )
+        # Kept, since the texts are recorded as well.
+        text = cache(decoder(tokenizer))
+        sampled = sample_and_grade(
+            engine,
+            problems,
+            prompts,
+            samples=benchmark.samples,
+            sampling=sampling,
+            text=text,
+            grading=open_grading(benchmark_grader(benchmark, prompt)),
+        )
+        graded = _rows(name, problems, sampled, text)
         on_benchmark(name, Count(sum(row["correct"] for row in graded), len(graded)))
         rows += graded
     return rows
@@ -75,27 +95,13 @@ def write_generations(path: Path, rows: list[dict[str, Any]]) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def _benchmark_rows(
-    engine: Engine,
-    tokenizer: Any,
-    name: str,
-    benchmark: Benchmark,
-    prompt: PromptSpec,
-    sampling: Sampling,
-    max_prompt_tokens: int,
-    grade: GradeAll,
-) -> list[dict[str, Any]]:
-    problems = open_source(benchmark.data).benchmark(benchmark.problems)
-    prompts = encode_prompts(problems, benchmark.prompt or prompt, tokenizer, max_tokens=max_prompt_tokens)
-    groups = engine.generate(prompts, samples=benchmark.samples, sampling=sampling)
+def _rows(name: str, problems: Sequence[Problem], sampled: Sampled, text: Decode) -> list[dict[str, Any]]:
+    """A benchmark's generations as rows."""
     pairs = [
         (problem, sample, response)
-        for problem, group in zip(problems, groups, strict=True)
+        for problem, group in zip(problems, sampled.responses, strict=True)
         for sample, response in enumerate(group)
     ]
-    texts = tokenizer.batch_decode([response.token_ids for _, _, response in pairs], skip_special_tokens=True)
-    answers = [problem.answer for problem, _, _ in pairs]
-    grades = grade(texts, answers, benchmark_grader(benchmark, prompt))
     return [
         {
             "benchmark": name,
@@ -103,7 +109,7 @@ def _benchmark_rows(
             "sample": sample,
             "prompt": problem.prompt,
             "answer": problem.answer,
-            "response": text,
+            "response": text(response.token_ids),
             "tokens": len(response.token_ids),
             "truncated": response.truncated,
             "extracted": grade.extracted,
@@ -111,5 +117,5 @@ def _benchmark_rows(
             "how": grade.how,
             "grader": GRADER,
         }
-        for (problem, sample, response), text, grade in zip(pairs, texts, grades, strict=True)
+        for (problem, sample, response), grade in zip(pairs, sampled.grades, strict=True)
     ]

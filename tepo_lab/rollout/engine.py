@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to decode. Temperature 0 is greedy; `seed` and a prompt's index fix every draw for that prompt."""
+    """How to decode. Temperature 0 is greedy; `seed` and a prompt's index fix every draw for that prompt.
+
+    Prompt i draws as prompt `first_prompt` + i: a process that samples a share of a list says where its share begins,
+    and gets what one process would have sampled for the whole list (to rounding of the logits).
+    """
 
     temperature: float
     max_new_tokens: int
     top_p: float = 1.0
     seed: int = 0
+    first_prompt: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,16 +35,23 @@ class Response:
     log_probs: tuple[float, ...] | None = None
 
 
+#: Token ids of each prompt.
+Prompts = Sequence[Sequence[int]]
+
+#: Is told of a response: its prompt's place in the list, its own place among that prompt's samples, and itself.
+Finished = Callable[[int, int, Response], None]
+
+
 class Engine(Protocol):
     """A sampler of continuations."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
     ) -> list[list[Response]]:
         """`samples` responses to each prompt of token ids, in the prompts' order.
 
-        Prompt i draws as prompt `first_prompt` + i: a process that samples a share of a list gives where its share
-        begins, and gets what one process would have sampled for the whole list (to rounding of the logits).
+        `finished` is told of each response that this process samples, once, in any order, while others are still
+        sampled: what it starts elsewhere goes on beside them.
         """
         ...
 

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from tepo_lab.rollout.attention import attends_to_all
 from tepo_lab.rollout.cache import preallocated_cache
-from tepo_lab.rollout.engine import Response, Sampling
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling
 from tepo_lab.rollout.noise import uniform
 
 #: Finished rows leave the batch when at least this share of it has finished: each time costs a copy of the cache.
@@ -73,36 +73,39 @@ class TransformersEngine:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
     ) -> list[list[Response]]:
-        """`samples` responses to each prompt, in order. Prompts are prefilled once for all their samples."""
+        """`samples` responses to each prompt, in order. Prompts are prefilled once for all their samples.
+
+        Responses are finished when their rows leave the batch.
+        """
         was_training = self.model.training
         self.model.eval()
-        results: list[list[Response]] = [[] for _ in prompts]
+        found: dict[tuple[int, int], Response] = {}
         try:
-            for first, rows in self._batches(len(prompts), samples):
-                chunk = [prompts[index] for index in range(first, first + rows[0])]
-                draws = Draws(sampling, first_prompt + first, len(results[first]), *rows, device=self.model.device)
-                for index, responses in enumerate(self._decode(chunk, rows[1], sampling, draws)):
-                    results[first + index] += responses
+            for prompt, sample, rows in self._batches(len(prompts), samples):
+                draws = Draws(sampling, sampling.first_prompt + prompt, sample, *rows, device=self.model.device)
+                for row, response in self._decode(prompts[prompt : prompt + rows[0]], rows[1], sampling, draws):
+                    place = prompt + row // rows[1], sample + row % rows[1]
+                    found[place] = response
+                    if finished is not None:
+                        finished(*place, response)
         finally:
             self.model.train(was_training)
-        return results
+        return [[found[prompt, sample] for sample in range(samples)] for prompt in range(len(prompts))]
 
-    def _batches(self, count: int, samples: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        """(first prompt, (prompts, samples of each)) so that a batch holds at most `sequences_per_batch` rows."""
+    def _batches(self, count: int, samples: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+        """(first prompt, first sample, (prompts, samples of each)), so that at most `sequences_per_batch` rows each."""
         per_prompt = min(samples, self.sequences_per_batch)
         prompts_at_once = max(1, self.sequences_per_batch // per_prompt)
         for first in range(0, count, prompts_at_once):
-            remaining = samples
-            while remaining:
-                taken = min(per_prompt, remaining)
-                yield first, (min(prompts_at_once, count - first), taken)
-                remaining -= taken
+            for sample in range(0, samples, per_prompt):
+                yield first, sample, (min(prompts_at_once, count - first), min(per_prompt, samples - sample))
 
     def _decode(
-        self, prompts: Sequence[Sequence[int]], samples: int, sampling: Sampling, draws: Draws
-    ) -> list[list[Response]]:
+        self, prompts: Prompts, samples: int, sampling: Sampling, draws: Draws
+    ) -> Iterator[tuple[int, Response]]:
+        """Rows (`samples` of each prompt) with their responses, some of them while others go on."""
         device = self.model.device
         prompt_ids, prompt_mask = self._left_padded(prompts)
         width, rows = prompt_ids.shape[1], len(prompts) * samples
@@ -136,6 +139,7 @@ class TransformersEngine:
                 if remaining == 0:
                     break
                 if remaining <= (1 - COMPACT_AT) * len(ended):
+                    yield from self._responses(tokens, alive[ended], step)
                     kept = (~ended).nonzero().squeeze(-1)
                     alive, chosen, ended = alive[kept], chosen[kept], ended[kept]
                     mask, next_position = mask[kept], next_position[kept]
@@ -147,18 +151,17 @@ class TransformersEngine:
                 past_key_values=cache,
                 use_cache=True,
             ).logits[:, -1]
-        return self._responses(tokens, samples)
+        yield from self._responses(tokens, alive, step)
 
-    def _responses(self, tokens: Tensor, samples: int) -> list[list[Response]]:
-        """Rows of tokens up to the first that ends a response, and all of a row that has none."""
-        ends = torch.isin(tokens, self.end_ids)
+    def _responses(self, tokens: Tensor, rows: Tensor, step: int) -> Iterator[tuple[int, Response]]:
+        """`rows` with their tokens up to the first that ends a response, and all of a row that has none."""
+        written = tokens[rows, : step + 1]
+        ends = torch.isin(written, self.end_ids)
         has_ended = ends.any(-1)
-        lengths = torch.where(has_ended, ends.int().argmax(-1) + 1, tokens.shape[1])
-        rows = [
-            Response(tuple(ids[:length]), not ended)
-            for ids, length, ended in zip(tokens.tolist(), lengths.tolist(), has_ended.tolist(), strict=True)
-        ]
-        return [rows[first : first + samples] for first in range(0, len(rows), samples)]
+        lengths = torch.where(has_ended, ends.int().argmax(-1) + 1, written.shape[1])
+        columns = (rows.tolist(), written.tolist(), lengths.tolist(), has_ended.tolist())
+        for row, ids, length, ended in zip(*columns, strict=True):
+            yield row, Response(tuple(ids[:length]), not ended)
 
     def _decoding_mask(self, prompt_mask: Tensor, limit: int) -> Tensor:
         """The mask of prompts (B, width) and `limit` more tokens, in the form that costs the model least.
@@ -173,7 +176,7 @@ class TransformersEngine:
         added = torch.zeros(rows, 1, 1, width + limit, dtype=self.model.dtype, device=mask.device)
         return added.masked_fill_(mask[:, None, None] == 0, -torch.inf)
 
-    def _left_padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def _left_padded(self, prompts: Prompts) -> tuple[Tensor, Tensor]:
         width = max(len(prompt) for prompt in prompts)
         ids = torch.full((len(prompts), width), self.pad_id, dtype=torch.long)
         mask = torch.zeros(len(prompts), width, dtype=torch.long)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tepo_lab.errors import ResourceError
-from tepo_lab.rollout.engine import Response, Sampling
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling
 from tepo_lab.rollout.noise import prompt_seed
 
 #: Set before vLLM is imported: one process, so that weights are handed over as tensors; no usage statistics.
@@ -29,8 +30,8 @@ class VllmEngine:
     """vLLM over the same model as the trainer's, colocated: it sleeps while the trainer learns.
 
     Args: `model` the trainer's transformers model, whose weights `sync_weights` hands over; `checkpoint` the folder or
-    hub name vLLM reads the architecture from; `dtype` it computes in; `max_tokens` prompt and response together;
-    `has_peers` whether other processes of torch's process group have an engine each, on GPUs of their own.
+    hub name vLLM reads the architecture from, of `revision`; `dtype` it computes in; `max_tokens` prompt and response
+    together; `has_peers` whether other processes of torch's process group have an engine each, on GPUs of their own.
     Raises `ResourceError` when vLLM is not installed.
     """
 
@@ -43,6 +44,7 @@ class VllmEngine:
         end_ids: Sequence[int],
         max_tokens: int,
         sequences_per_batch: int,
+        revision: str | None = None,
         has_peers: bool = False,
     ) -> None:
         for name, value in ENVIRONMENT.items():
@@ -67,6 +69,7 @@ class VllmEngine:
             placed["distributed_executor_backend"] = "external_launcher"
         self.llm = LLM(
             model=checkpoint,
+            revision=revision,
             dtype=dtype,
             max_model_len=max_tokens,
             max_num_seqs=sequences_per_batch,
@@ -78,36 +81,52 @@ class VllmEngine:
         self.is_current = False
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
     ) -> list[list[Response]]:
         """`samples` responses to each prompt, in order, with the log-probability of each token when sampled."""
-        from vllm import SamplingParams
-
         self._take_weights()
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        # vLLM draws for each request by itself, and for sample j from its seed + j: seeds lie far apart.
-        settings = [
-            SamplingParams(
-                n=samples,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=0,
-                max_tokens=sampling.max_new_tokens,
-                stop_token_ids=self.end_ids,
-                ignore_eos=True,
-                detokenize=False,
-                logprobs=0,
-                seed=prompt_seed(sampling.seed, first_prompt + index),
-            )
-            for index in range(len(requests))
-        ]
-        outputs = self.llm.generate(requests, settings, use_tqdm=False)
-        responses = [[_response(each) for each in sorted(output.outputs, key=_index)] for output in outputs]
+        for prompt, ids in enumerate(prompts):
+            seed = prompt_seed(sampling.seed, sampling.first_prompt + prompt)
+            for sample in range(samples):
+                self._ask(prompt * samples + sample, ids, sampling, seed + sample)
+        found: dict[int, Response] = {}
+        for place, response in self._answers():
+            found[place] = response
+            if finished is not None:
+                finished(*divmod(place, samples), response)
         if self.on_gpu:
             # The trainer needs the memory now; level 2 lets go of the weights too, which will have changed anyway.
             self.llm.sleep(level=2)
             self.is_current = False
-        return responses
+        return [[found[prompt * samples + sample] for sample in range(samples)] for prompt in range(len(prompts))]
+
+    def _ask(self, place: int, prompt: Sequence[int], sampling: Sampling, seed: int) -> None:
+        """Queue one response to `prompt`, known by its place."""
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        settings = SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=0,
+            max_tokens=sampling.max_new_tokens,
+            stop_token_ids=self.end_ids,
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=0,
+            seed=seed,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self.llm.llm_engine.add_request(str(place), tokens_input(list(prompt)), settings)
+
+    def _answers(self) -> Iterator[tuple[int, Response]]:
+        """What was asked for, by its place, as it is finished."""
+        engine = self.llm.llm_engine
+        while engine.has_unfinished_requests():
+            for answer in engine.step():
+                if answer.finished:
+                    yield int(answer.request_id), _response(answer.outputs[0])
 
     def sync_weights(self) -> None:
         """The next `generate` takes the trainer's weights over."""
@@ -128,17 +147,16 @@ class VllmEngine:
         self.is_current = True
 
     def close(self) -> None:
-        """Give back vLLM's memory."""
+        """Give back vLLM's memory, so that the process may have another engine."""
+        # What is there when it starts is kept from the garbage collector until it is shut down.
+        self.llm.llm_engine.engine_core.shutdown()
         del self.llm
+        gc.collect()
 
     def _weights(self) -> Iterator[tuple[str, Any]]:
         for name, tensor in self.model.state_dict().items():
             # A sharded model's weights are put together one by one, by all its processes at once.
             yield name, (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
-
-
-def _index(output: Any) -> int:
-    return int(output.index)
 
 
 def _response(output: Any) -> Response:

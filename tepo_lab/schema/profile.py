@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from importlib import resources
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -12,6 +14,9 @@ from tepo_lab.schema.objective import NonNegative, Positive
 
 #: Names that may become part of a folder's name.
 NAME = r"^[a-z0-9][a-z0-9_.-]*$"
+
+#: Model paths that begin so name a checkpoint folder inside the package.
+_PACKAGE = "package:"
 
 #: More training steps than any run takes; a number beyond is a slip.
 MAX_STEPS = 1_000_000
@@ -55,8 +60,23 @@ class ModelSpec(Strict):
     sha256: str | None = Field(default=None, min_length=64, description="of model.safetensors; checked when given")
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
+    system_role: bool = Field(
+        default=True, description="whether its chat template takes a system message; else that text begins the user's"
+    )
     origin: Origin | None = Field(default=None, description="what `tepo-lab model import` makes the folder from")
     sizes: Sizes | None = None
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether the model is one inside the package."""
+        return self.path.startswith(_PACKAGE)
+
+    @property
+    def folder(self) -> Path:
+        """Where the model lies if it lies on this machine; there is no such folder for one of the hub."""
+        if self.is_packaged:
+            return Path(str(resources.files("tepo_lab"))) / "assets" / self.path.removeprefix(_PACKAGE)
+        return Path(self.path).expanduser()
 
 
 class Columns(Strict):
@@ -115,6 +135,14 @@ class DatasetData(Strict):
 
 Data = Annotated[ChainData | DatasetData, Field(discriminator="kind")]
 
+#: Whether mathematics has a say in a grade, or text and numbers alone.
+GraderKind = Literal["exact", "symbolic"]
+
+
+def usual_grader(data: Data) -> GraderKind:
+    """The grader of a data set's answers where nothing else is asked for."""
+    return "exact" if isinstance(data, ChainData) else "symbolic"
+
 
 class PromptSpec(Strict):
     """How a problem becomes a prompt: a template, and what is said otherwise than there."""
@@ -143,7 +171,7 @@ class Benchmark(Strict):
     temperature: NonNegative = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     prompt: PromptSpec | None = Field(default=None, description="the benchmark's own prompt; else the run's")
-    grader: Literal["exact", "symbolic"] | None = Field(
+    grader: GraderKind | None = Field(
         default=None, description="else exact for the embedded task and symbolic for data sets"
     )
 
@@ -242,6 +270,11 @@ class Resources(Strict):
         if self.device == "cuda" and self.gpus == 0:
             raise ValueError("device cuda takes gpus: 1 (or a share of one); without a GPU, set device: cpu")
         return self
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the run computes on a GPU."""
+        return self.device != "cpu" and self.gpus > 0
 
 
 class Estimates(Strict):

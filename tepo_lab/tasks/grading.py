@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tepo_lab.schema.profile import Benchmark, ChainData, Data, PromptSpec
-from tepo_lab.tasks.answers import Form, comparable, find_answer, normalised, plainly_equal, split_tolerance
+from tepo_lab.schema.profile import Benchmark, Data, GraderKind, PromptSpec, usual_grader
+from tepo_lab.tasks.answers import Form, comparable, find_answer, plainly_equal, same_text, split_tolerance
 from tepo_lab.tasks.prompts import answer_form
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from tepo_lab.tasks.verifier import Verdict
+
 #: Changes whenever a grade could change; recorded with every generation.
-GRADER = "exact-symbolic-2"
+GRADER = "exact-symbolic-3"
 
 How = Literal["exact", "symbolic", "timeout", "none"]
 
@@ -37,14 +42,9 @@ class Grader:
     symbolic: bool = True
 
 
-#: Grades each response against the gold answer at the same place, as `grade_all` does.
-GradeAll = Callable[[Sequence[str], Sequence[str], Grader], list[Grade]]
-
-
-def grader_of(data: Data, prompt: PromptSpec, kind: Literal["exact", "symbolic"] | None = None) -> Grader:
+def grader_of(data: Data, prompt: PromptSpec, kind: GraderKind | None = None) -> Grader:
     """The grader for answers to a data set's problems. `kind` None: exact for the embedded task, else symbolic."""
-    symbolic = kind == "symbolic" if kind else not isinstance(data, ChainData)
-    return Grader(answer_form(prompt), symbolic)
+    return Grader(answer_form(prompt), (kind or usual_grader(data)) == "symbolic")
 
 
 def benchmark_grader(benchmark: Benchmark, prompt: PromptSpec) -> Grader:
@@ -58,39 +58,55 @@ def grade(response: str, answer: str, grader: Grader = Grader()) -> Grade:
 
 
 def grade_all(responses: Sequence[str], answers: Sequence[str], grader: Grader = Grader()) -> list[Grade]:
-    """Grade each response against the gold answer at the same place.
+    """Grade each response against the gold answer at the same place. Raises as `Grading.grades`."""
+    grading = Grading(grader)
+    for place, (response, answer) in enumerate(zip(responses, answers, strict=True)):
+        grading.add(place, response, answer)
+    grades = grading.grades()
+    return [grades[place] for place in range(len(responses))]
+
+
+class Grading:
+    """Grades of responses that come one after the other. What needs mathematics is worked on while more are added.
 
     Gold answers may end in "±" and a tolerance. No worker process is started unless an answer needs mathematics; equal
-    pairs are looked at once. Raises `ResourceError` when a worker is needed and cannot be started.
+    pairs are looked at once.
     """
-    grades: list[Grade | None] = []
-    open_pairs: dict[tuple[str, str], list[int]] = {}
-    for place, (response, answer) in enumerate(zip(responses, answers, strict=True)):
-        extracted = find_answer(response, grader.form)
+
+    def __init__(self, grader: Grader = Grader()) -> None:
+        self.grader = grader
+        self._decided: dict[int, Grade] = {}
+        self._open: dict[int, tuple[str, str]] = {}
+        self._verdicts: dict[tuple[str, str], Future[Verdict]] = {}
+
+    def add(self, place: int, response: str, answer: str) -> None:
+        """Grade a response against a gold answer, to be known by its place."""
+        extracted = find_answer(response, self.grader.form)
         if extracted is None:
-            grades.append(Grade(0, None, "none"))
-            continue
-        if grader.symbolic:
-            equal = plainly_equal(extracted, answer)
+            self._decided[place] = Grade(0, None, "none")
+            return
+        equal = plainly_equal(extracted, answer) if self.grader.symbolic else same_text(extracted, answer)
+        if equal is None:
+            self._open[place] = (extracted, answer)
+            self._ask(extracted, answer)
         else:
-            equal = normalised(extracted) == normalised(answer)
-        if equal is None and extracted.strip():
-            grades.append(None)
-            open_pairs.setdefault((extracted, answer), []).append(place)
-        else:
-            grades.append(Grade(int(equal is True), extracted, "exact"))
-    if open_pairs:
-        _decide(grades, open_pairs)
-    return [each for each in grades if each is not None]
+            self._decided[place] = Grade(int(equal is True), extracted, "exact")
+
+    def _ask(self, extracted: str, answer: str) -> None:
+        from tepo_lab.tasks.verifier import shared_verifier
+
+        if (extracted, answer) not in self._verdicts:
+            given, gold = comparable(extracted, split_tolerance(answer)[0])
+            self._verdicts[extracted, answer] = shared_verifier().submit((gold, given))
+
+    def grades(self) -> dict[int, Grade]:
+        """The grades by place, once all are known. Raises `ResourceError` when a worker was needed and cannot start."""
+        for place, pair in self._open.items():
+            verdict = self._verdicts[pair].result()
+            how: How = "timeout" if verdict == "timeout" else "symbolic"
+            self._decided[place] = Grade(int(verdict == "equal"), pair[0], how)
+        return self._decided
 
 
-def _decide(grades: list[Grade | None], open_pairs: dict[tuple[str, str], list[int]]) -> None:
-    """Fill the places of the pairs that need mathematics."""
-    from tepo_lab.tasks.verifier import shared_verifier
-
-    asked = [comparable(extracted, split_tolerance(answer)[0]) for extracted, answer in open_pairs]
-    verdicts = shared_verifier().verdicts([(gold, given) for given, gold in asked])
-    for ((extracted, _), places), verdict in zip(open_pairs.items(), verdicts, strict=True):
-        how: How = "timeout" if verdict == "timeout" else "symbolic"
-        for place in places:
-            grades[place] = Grade(int(verdict == "equal"), extracted, how)
+#: Begins a grading by a grader.
+OpenGrading = Callable[[Grader], Grading]

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,7 +51,12 @@ class Verifier:
 
         A worker that passes the deadline is killed and replaced. Raises `ResourceError` when no worker can be started.
         """
-        return list(self._threads.map(self._verdict, pairs))
+        submitted = [self.submit(pair) for pair in pairs]
+        return [verdict.result() for verdict in submitted]
+
+    def submit(self, pair: tuple[str, str]) -> Future[Verdict]:
+        """The verdict on one (gold, given), worked on meanwhile."""
+        return self._threads.submit(self._verdict, pair)
 
     def close(self) -> None:
         """End all workers."""

@@ -48,6 +48,7 @@ def _own_engine(spec: RunSpec, loaded: LoadedModel, *, is_sharded: bool) -> Engi
     return VllmEngine(
         loaded.model,
         checkpoint=model_path(spec.model),
+        revision=spec.model.revision,
         dtype=spec.model.dtype,
         end_ids=loaded.end_ids,
         max_tokens=spec.rollout.max_prompt_tokens + max(spec.rollout.max_new_tokens, spec.suite.max_new_tokens),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tepo_lab.errors import DataError
+from tepo_lab.evaluate.sampling import decoder, sample_and_grade
 from tepo_lab.objectives import group_advantages
 from tepo_lab.rollout.engine import Engine, Response, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.tasks.grading import GradeAll, grade_all, grader_of
+from tepo_lab.tasks.grading import Grading, OpenGrading, grader_of
 from tepo_lab.tasks.overlap import without_overlaps
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import ProblemSource
@@ -50,13 +50,19 @@ class Collector:
     """Samples, grades and selects groups. Problems of `source` that stand in a benchmark of the suite are left out."""
 
     def __init__(
-        self, spec: RunSpec, engine: Engine, tokenizer: Any, source: ProblemSource, *, grade: GradeAll = grade_all
+        self,
+        spec: RunSpec,
+        engine: Engine,
+        tokenizer: Any,
+        source: ProblemSource,
+        *,
+        open_grading: OpenGrading = Grading,
     ) -> None:
         self.spec = spec
         self.engine = engine
         self.tokenizer = tokenizer
         self.source, self.dropped = without_overlaps(source, spec.suite)
-        self.grade_all = grade
+        self.open_grading = open_grading
         self.grader = grader_of(spec.data, spec.prompt)
         self.timed_out = 0
         self.objective = spec.objective.model_dump()
@@ -97,40 +103,36 @@ class Collector:
     def _sample(self, step: int, batch: int, position: int, seconds: dict[str, float]) -> list[Group]:
         rollout, trainer = self.spec.rollout, self.spec.trainer
         problems = self.source.training(position, trainer.prompts_per_step, seed=self.spec.seed)
-        prompts = encode_prompts(problems, self.spec.prompt, self.tokenizer, max_tokens=rollout.max_prompt_tokens)
-        sampling = Sampling(
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            max_new_tokens=rollout.max_new_tokens,
-            seed=derive(self.spec.seed, "rollout", step, batch),
+        prompts = encode_prompts(
+            problems,
+            self.spec.prompt,
+            self.tokenizer,
+            max_tokens=rollout.max_prompt_tokens,
+            system_role=self.spec.model.system_role,
         )
-        responses = timed(seconds, "rollout", lambda: self._generate(prompts, sampling))
-        rewards = timed(seconds, "grade", lambda: self._grade(problems, responses))
+        sampled = sample_and_grade(
+            self.engine,
+            problems,
+            prompts,
+            samples=trainer.group_size,
+            sampling=Sampling(
+                temperature=rollout.temperature,
+                top_p=rollout.top_p,
+                max_new_tokens=rollout.max_new_tokens,
+                seed=derive(self.spec.seed, "rollout", step, batch),
+            ),
+            text=decoder(self.tokenizer),
+            grading=self.open_grading(self.grader),
+        )
+        seconds["rollout"] += sampled.rollout_seconds
+        seconds["grade"] += sampled.grade_seconds
+        self.timed_out += sum(grade.how == "timeout" for grade in sampled.grades)
+        # 1 for a right answer, 0 for any other, truncated responses among them.
+        correct = [float(grade.correct) for grade in sampled.grades]
+        rewards = torch.tensor(correct).view(len(problems), trainer.group_size)
         advantages = group_advantages(self.objective, rewards).tolist()
-        return [
-            Group(*columns) for columns in zip(problems, prompts, responses, rewards.tolist(), advantages, strict=True)
-        ]
-
-    def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[Response]]:
-        return self.engine.generate(prompts, samples=self.spec.trainer.group_size, sampling=sampling)
-
-    def _grade(self, problems: Sequence[Problem], responses: Sequence[Sequence[Response]]) -> torch.Tensor:
-        """Rewards (P, G): 1 for a right answer, 0 for any other, truncated responses among them."""
-        ids = [response.token_ids for group in responses for response in group]
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        size = len(responses[0])
-        answers = [problem.answer for problem in problems for _ in range(size)]
-        grades = self.grade_all(texts, answers, self.grader)
-        self.timed_out += sum(grade.how == "timeout" for grade in grades)
-        return torch.tensor([grade.correct for grade in grades], dtype=torch.float32).view(len(problems), size)
-
-
-def timed(seconds: dict[str, float], phase: str, work: Callable[[], Any]) -> Any:
-    """The result of `work`, its wall seconds added to `seconds[phase]`."""
-    began = time.perf_counter()
-    result = work()
-    seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - began
-    return result
+        columns = (problems, prompts, sampled.responses, rewards.tolist(), advantages)
+        return [Group(*group) for group in zip(*columns, strict=True)]
 
 
 def _rollout_metrics(groups: Sequence[Group], limit: int) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -14,9 +13,6 @@ from tepo_lab.errors import ModelError, ResourceError
 from tepo_lab.schema.digest import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Resources
 from tepo_lab.train.peers import ALONE, Peers
-
-#: Paths that begin so name a checkpoint folder inside the package.
-PACKAGE_PREFIX = "package:"
 
 
 @dataclass(frozen=True)
@@ -31,21 +27,17 @@ class LoadedModel:
 
 def model_path(spec: ModelSpec) -> str:
     """The folder or hub name transformers is given. Raises `ModelError` for an unknown package checkpoint."""
-    if not spec.path.startswith(PACKAGE_PREFIX):
-        return str(Path(spec.path).expanduser()) if Path(spec.path).expanduser().exists() else spec.path
-    name = spec.path.removeprefix(PACKAGE_PREFIX)
-    folder = Path(str(resources.files("tepo_lab"))) / "assets" / name
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"model.path={spec.path}: the package has no checkpoint {name!r}; 'package:nano' is one.")
-    return str(folder)
+    folder = spec.folder
+    if spec.is_packaged and not (folder / "config.json").is_file():
+        raise ModelError(f"model.path={spec.path}: the package has no such checkpoint; 'package:nano' is one.")
+    return str(folder) if folder.exists() else spec.path
 
 
-def pick_device(resources_: Resources) -> torch.device:
+def pick_device(resources: Resources) -> torch.device:
     """The run's device. Raises `ResourceError` when a GPU is asked for and none is visible."""
-    wants_gpu = resources_.device == "cuda" or (resources_.device == "auto" and resources_.gpus > 0)
-    if wants_gpu and not torch.cuda.is_available():
+    if resources.is_on_gpu and not torch.cuda.is_available():
         raise ResourceError("the run asks for a GPU and none is visible; set resources.device=cpu resources.gpus=0.")
-    return torch.device("cuda" if wants_gpu else "cpu")
+    return torch.device("cuda" if resources.is_on_gpu else "cpu")
 
 
 def load_model(

@@ -38,7 +38,7 @@ class MasterAdamW(torch.optim.AdamW):
 
     def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
         self.computing = list(parameters)
-        self.masters = [torch.nn.Parameter(each.detach().float()) for each in self.computing]
+        self.masters: list[Tensor] = [torch.nn.Parameter(each.detach().float()) for each in self.computing]
         super().__init__(self.masters, **settings)
         for own, master in zip(self.computing, self.masters, strict=True):
             own.register_post_accumulate_grad_hook(partial(_hand_over, master))
@@ -55,14 +55,12 @@ class MasterAdamW(torch.optim.AdamW):
         """What `state_dict` gave; without `masters` the copies stay the model's weights."""
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "masters"})
         with torch.no_grad():
-            for own, saved in zip(self.masters, state_dict.get("masters", self.masters), strict=True):
-                own.copy_(saved)
+            torch._foreach_copy_(self.masters, state_dict.get("masters", self.masters))
         self._show()
 
     @torch.no_grad()
     def _show(self) -> None:
-        for own, master in zip(self.computing, self.masters, strict=True):
-            own.copy_(master)
+        torch._foreach_copy_(self.computing, self.masters)
 
 
 def _hand_over(master: Tensor, own: Tensor) -> None:

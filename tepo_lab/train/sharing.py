@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from tepo_lab.rollout.engine import Engine, Response, Sampling
-from tepo_lab.tasks.grading import Grade, Grader, grade_all
+from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling
+from tepo_lab.tasks.grading import Grade, Grader, Grading
 from tepo_lab.train.peers import Peers
 
 
@@ -17,13 +17,17 @@ class SharedEngine:
         self.peers = peers
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], *, samples: int, sampling: Sampling, first_prompt: int = 0
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
     ) -> list[list[Response]]:
         """What one process would have sampled for all prompts, to rounding of the logits."""
 
         def own(first: int, last: int) -> list[list[Response]]:
-            begin = first_prompt + first
-            return self.engine.generate(prompts[first:last], samples=samples, sampling=sampling, first_prompt=begin)
+            def tell(prompt: int, sample: int, response: Response) -> None:
+                if finished is not None:
+                    finished(first + prompt, sample, response)
+
+            placed = replace(sampling, first_prompt=sampling.first_prompt + first)
+            return self.engine.generate(prompts[first:last], samples=samples, sampling=placed, finished=tell)
 
         return self.peers.divided(own, len(prompts))
 
@@ -34,13 +38,12 @@ class SharedEngine:
         self.engine.close()
 
 
-class SharedGrading:
-    """`grade_all` with the answers divided among the processes. All must call it alike."""
+class SharedGrading(Grading):
+    """A grading to which each process adds the responses it has; all get all grades."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, grader: Grader) -> None:
+        super().__init__(grader)
         self.peers = peers
 
-    def __call__(self, texts: Sequence[str], answers: Sequence[str], grader: Grader) -> list[Grade]:
-        return self.peers.divided(
-            lambda first, last: grade_all(texts[first:last], answers[first:last], grader), len(texts)
-        )
+    def grades(self) -> dict[int, Grade]:
+        return {place: grade for own in self.peers.gather(super().grades()) for place, grade in own.items()}

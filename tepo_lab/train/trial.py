@@ -6,7 +6,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,8 @@ import torch
 from tepo_lab.errors import ObjectiveError, RecordError
 from tepo_lab.evaluate.suite import counts, evaluate, write_generations
 from tepo_lab.rollout.engine import Engine
-from tepo_lab.schema.record import RunFolder, append_line, read_lines, write_whole
+from tepo_lab.schema.profile import Suite
+from tepo_lab.schema.record import RunFolder, append_line, write_whole
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.sweep import VALIDATION, Search, StopRule
 from tepo_lab.tasks.sources import open_source
@@ -64,7 +66,7 @@ class Trial:
         self.folder = folder
         self.stop = stop
         self.peers = peers
-        self.grade = SharedGrading(peers)
+        self.open_grading = partial(SharedGrading, peers)
         self.done = False
         torch.set_num_threads(spec.resources.threads)
         found = peers.first(lambda: _newest(folder, spec.steps)) if spec.arm.trained else None
@@ -77,7 +79,7 @@ class Trial:
         if spec.arm.trained:
             self.learner = Learner(spec, self.loaded, peers)
             source = open_source(spec.data)
-            self.collector = Collector(spec, self.engine, self.loaded.tokenizer, source, grade=self.grade)
+            self.collector = Collector(spec, self.engine, self.loaded.tokenizer, source, open_grading=self.open_grading)
             if found:
                 checkpoint.load_training_state(found[0], self.loaded.model, self.learner.optimizer, peers)
             else:
@@ -115,14 +117,14 @@ class Trial:
         return "evaluation" if evaluates and not self._is_evaluated(step) else None, rule
 
     def _train(self) -> Progress:
-        began, cpu = time.perf_counter(), time.process_time()
+        clock = self._started_clock()
         step = self.position.step + 1
         experience = self.collector.collect(step, self.position.data)
         sample = TokenSample(self.learner, experience.groups) if self._writes_tokens(step) else None
         learned = self.learner.learn(step, experience.groups)
         self.engine.sync_weights()
-        clocks = {"seconds/step": time.perf_counter() - began, "seconds/cpu": self._cpu_seconds(cpu)}
-        values = experience.metrics | learned | clocks | {"time": time.time()}
+        wall, cpu = clock()
+        values = experience.metrics | learned | {"seconds/step": wall, "seconds/cpu": cpu, "time": time.time()}
         # JSON has no infinities: what is not finite is recorded as null, and a stop rule can look for it.
         own = {name: value if math.isfinite(value) else None for name, value in values.items()}
         # Each process has its own clock; the first one's numbers are everyone's.
@@ -171,21 +173,17 @@ class Trial:
 
     def _validate(self, search: Search) -> Progress:
         """Sample a search's validation problems; their scores steer the search and stand in no table."""
-        began, cpu = time.perf_counter(), time.process_time()
+        clock = self._started_clock()
         suite = self.spec.suite.model_copy(update={"name": "validation", "benchmarks": dict(search.validation)})
-        limit = self.spec.rollout.max_prompt_tokens
-        rows = evaluate(
-            self.engine, self.loaded.tokenizer, suite, self.spec.prompt, max_prompt_tokens=limit, grade=self.grade
-        )
-        found = counts(rows)
+        found = counts(self._sampled(suite))
         percent = {f"{VALIDATION}{name}": 100 * count.correct / count.graded for name, count in found.items()}
         percent[f"{VALIDATION}average"] = (
             100 * sum(each.correct for each in found.values()) / sum(each.graded for each in found.values())
         )
         step = self.position.step
         self.validated.add(step)
-        clocks = {"seconds": time.perf_counter() - began, "cpu_seconds": self._cpu_seconds(cpu)}
-        self._record("validated", step=step, value=percent[search.metric], **clocks)
+        wall, cpu = clock()
+        self._record("validated", step=step, value=percent[search.metric], seconds=wall, cpu_seconds=cpu)
         return Progress(step, "validated", dict(percent))
 
     def _is_evaluated(self, step: int) -> bool:
@@ -194,29 +192,35 @@ class Trial:
         return counted and step in self.folder.evaluated_steps()
 
     def _evaluate(self) -> None:
-        began, cpu = time.perf_counter(), time.process_time()
-        rows = evaluate(
-            self.engine,
-            self.loaded.tokenizer,
-            self.spec.suite,
-            self.spec.prompt,
-            max_prompt_tokens=self.spec.rollout.max_prompt_tokens,
-            grade=self.grade,
-        )
+        clock = self._started_clock()
+        rows = self._sampled(self.spec.suite)
         if self.peers.is_first:
             write_generations(self.folder.generations(self.position.step), rows)
-        scores = {name: {"correct": count.correct, "graded": count.graded} for name, count in counts(rows).items()}
-        clocks = {"seconds": time.perf_counter() - began, "cpu_seconds": self._cpu_seconds(cpu)}
-        self._record("evaluated", step=self.position.step, benchmarks=scores, **clocks)
+        scores = {name: asdict(count) for name, count in counts(rows).items()}
+        wall, cpu = clock()
+        self._record("evaluated", step=self.position.step, benchmarks=scores, seconds=wall, cpu_seconds=cpu)
+
+    def _sampled(self, suite: Suite) -> list[dict[str, Any]]:
+        """Graded generations of a suite."""
+        return evaluate(
+            self.engine,
+            self.loaded.tokenizer,
+            suite,
+            self.spec.prompt,
+            max_prompt_tokens=self.spec.rollout.max_prompt_tokens,
+            system_role=self.spec.model.system_role,
+            open_grading=self.open_grading,
+        )
 
     def _end(self, outcome: Literal["complete", "collapsed"], **details: Any) -> Progress:
         self._record(outcome, step=self.position.step, **details)
         self.done = True
         return Progress(self.position.step, outcome, {})
 
-    def _cpu_seconds(self, since: float) -> float:
-        """CPU seconds of all the run's processes since this one had used so many."""
-        return self.peers.total(time.process_time() - since)[0]
+    def _started_clock(self) -> Callable[[], tuple[float, float]]:
+        """A clock that is called for the wall seconds since, and the CPU seconds of all the run's processes."""
+        began, cpu = time.perf_counter(), time.process_time()
+        return lambda: (time.perf_counter() - began, self.peers.total(time.process_time() - cpu)[0])
 
     def _record(self, event: str, **details: Any) -> None:
         if self.peers.is_first:
@@ -232,12 +236,11 @@ class Trial:
         metrics = self._cut_back_to(step)
         validated = {int(event["step"]) for event in events if event["event"] == "validated" and event["step"] == step}
         self._record("resumed" if step or events else "started", step=step)
-        return metrics, validated, _collapsed(self.folder, step)
+        return metrics, validated, _collapsed(events, step)
 
     def _cut_back_to(self, step: int) -> list[dict[str, Any]]:
         """The step metrics up to `step`. Records of later steps are dropped: those steps are made again."""
-        recorded = list(read_lines(self.folder.metrics_file))
-        kept = [metrics for metrics in recorded if metrics["step"] <= step]
+        kept = [metrics for metrics in self.folder.metrics() if metrics["step"] <= step]
         if self.folder.metrics_file.exists():
             lines = [json.dumps(metrics, separators=(",", ":")) + "\n" for metrics in kept]
             write_whole(self.folder.metrics_file, "".join(lines).encode())
@@ -273,9 +276,9 @@ def _check_finite(step: int, metrics: Mapping[str, float | None]) -> None:
             )
 
 
-def _collapsed(folder: RunFolder, step: int) -> str | None:
+def _collapsed(events: Sequence[Mapping[str, Any]], step: int) -> str | None:
     """The rule by which the run has collapsed at `step`, if it has."""
-    ended = [event for event in folder.events() if event["event"] == "collapsed" and event["step"] == step]
+    ended = [event for event in events if event["event"] == "collapsed" and event["step"] == step]
     return str(ended[-1]["rule"]) if ended else None
 
 

@@ -1,16 +1,19 @@
 """Trains SmolLM2-135M with one of our objectives, without Ray and MLflow, and prints what it measures.
 
     python tests/gpu/train_smollm2.py --checkpoint DIR [--data gsm8k_train.jsonl] [--arm tepo] [--steps 30]
+    torchrun --nproc-per-node 8 tests/gpu/train_smollm2.py --checkpoint DIR --engine vllm    # sharded over 8 GPUs
 
 Without --data it trains on sums of two or three small numbers, which the model half knows. Per step: reward, kept
 groups, entropy, tokens/s of the sampling, seconds by phase, GPU memory; then a JSON line with all of it. Before and
 after, the log-probabilities of greedy responses in the run's precision are compared with the same weights in float32.
+Of several processes the first prints.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.engine import Sampling
@@ -26,7 +30,9 @@ from tepo_lab.schema.record import RunFolder
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import ListSource, open_source
+from tepo_lab.train.peers import ALONE, GroupPeers, Peers
 from tepo_lab.train.scoring import Scorer, pack
+from tepo_lab.train.sharded import full_weights
 from tepo_lab.train.trial import Progress, Trial
 
 PHASES = ("rollout", "grade", "old_log_probs", "update")
@@ -35,22 +41,25 @@ PHASES = ("rollout", "grade", "old_log_probs", "update")
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Train as the arguments say. Returns what is printed last."""
     asked = _parser().parse_args(arguments)
-    with tempfile.TemporaryDirectory() as scratch:
-        data = asked.data or write_sums(Path(scratch) / "sums.jsonl")
-        spec = spec_of(asked, data)
+    peers = _peers(asked.device)
+    with tempfile.TemporaryDirectory() as own:
+        scratch = peers.first(lambda: own)
+        data = asked.data or peers.first(lambda: write_sums(Path(scratch) / "sums.jsonl"))
+        spec = spec_of(asked, data, peers.size)
         began = time.perf_counter()
         run = Path(scratch) / "run"
-        run.mkdir()
-        trial = Trial(spec, RunFolder(run))
+        run.mkdir(exist_ok=True)
+        trial = Trial(spec, RunFolder(run), peers=peers)
         before, steps = agreement(trial), []
         while not trial.done:
             progress = trial.advance()
             if progress.phase == "training":
-                steps.append(shown(progress))
+                steps.append(shown(progress, is_first=peers.is_first))
         result = {
             "arm": spec.arm.name,
             "device": str(trial.loaded.model.device),
             "dtype": spec.model.dtype,
+            "processes": peers.size,
             "seconds": time.perf_counter() - began,
             "steps": steps,
             "reward_first_quarter": _mean_reward(steps[: max(1, len(steps) // 4)]),
@@ -59,13 +68,26 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "agreement_before": before,
             "agreement_after": agreement(trial),
         }
+        # The folder is the first process's: nobody needs it any more.
+        peers.gather(None)
         trial.close()
-    print(json.dumps(result))  # noqa: T201
+    if peers.is_first:
+        print(json.dumps(result))  # noqa: T201
     return result
 
 
-def spec_of(asked: argparse.Namespace, data: Path) -> RunSpec:
-    """The run: the profile smollm2-135m on one device, with the sizes that were asked for."""
+def _peers(device: str) -> Peers:
+    """The processes that torchrun has started, each with a GPU of its own; or this one alone."""
+    if "LOCAL_RANK" not in os.environ:
+        return ALONE
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    return GroupPeers()
+
+
+def spec_of(asked: argparse.Namespace, data: Path, processes: int = 1) -> RunSpec:
+    """The run: the profile smollm2-135m, a device for each process, with the sizes that were asked for."""
     on_gpu = asked.device == "cuda"
     return compose_run(
         asked.arm,
@@ -88,14 +110,15 @@ def spec_of(asked: argparse.Namespace, data: Path) -> RunSpec:
             f"trainer.learning_rate={asked.learning_rate}",
             "trainer.micro_batch_tokens=" + ("65536" if on_gpu else "2048"),
             f"trainer.checkpoint_every={asked.steps}",
-            f"resources={{cpus: 1, gpus: {int(on_gpu)}, threads: {asked.threads}, device: {asked.device}}}",
+            f"resources={{cpus: {processes}, gpus: {processes * on_gpu}, learners: {processes}, "
+            f"threads: {asked.threads}, device: {asked.device}}}",
         ),
         seed=1,
     )
 
 
-def shown(progress: Progress) -> dict[str, float]:
-    """Print one step's line; returns its figures."""
+def shown(progress: Progress, *, is_first: bool) -> dict[str, float]:
+    """One step's figures, printed on a line by the first process; memory is this process's."""
     metrics = {name: value or 0.0 for name, value in progress.metrics.items()}
     figures = {
         "step": float(progress.step),
@@ -108,7 +131,8 @@ def shown(progress: Progress) -> dict[str, float]:
         "memory_gb": torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0,
         "sampler_mismatch_mean": metrics.get("rollout/sampler_mismatch_mean", 0.0),
     }
-    print("  ".join(f"{name} {value:.4g}" for name, value in figures.items()), file=sys.stderr)  # noqa: T201
+    if is_first:
+        print("  ".join(f"{name} {value:.4g}" for name, value in figures.items()), file=sys.stderr)  # noqa: T201
     return figures
 
 
@@ -123,7 +147,7 @@ def agreement(trial: Trial) -> dict[str, float]:
     rows = pack(prompts, [group[0].token_ids for group in groups], loaded.pad_id)
     own = Scorer(loaded.model, temperature=1.0)(rows)
     precise = type(loaded.model)(loaded.model.config).to(loaded.model.device)
-    precise.load_state_dict(loaded.model.state_dict())
+    precise.load_state_dict(dict(full_weights(loaded.model)))
     exact = Scorer(precise.eval(), temperature=1.0)(rows)
     difference = (own.log_probs - exact.log_probs).abs()[rows.response_mask.to(own.log_probs.device)]
     return {"mean": float(difference.mean()), "max": float(difference.max())}

@@ -81,6 +81,44 @@ def test_responses_end_rightly_and_the_seed_decides_them(engine, loaded):
             assert response.truncated == (response.token_ids[-1] not in loaded.end_ids)
 
 
+def test_responses_are_told_as_they_finish_and_are_those_of_one_call_for_all(engine, loaded):
+    """Each sample is a request of its own, with the seed that vLLM gives the samples of one request."""
+    from vllm import SamplingParams
+
+    from tepo_lab.rollout.noise import prompt_seed
+
+    prompts = loaded.tokenizer(PROMPTS)["input_ids"]
+    told = []
+    found = engine.generate(
+        prompts,
+        samples=3,
+        sampling=Sampling(1.0, 24, seed=5),
+        finished=lambda *given: told.append((*given, engine.llm.llm_engine.has_unfinished_requests())),
+    )
+    assert sorted(each[:2] for each in told) == [(prompt, sample) for prompt in range(3) for sample in range(3)]
+    assert all(found[prompt][sample] == response for prompt, sample, response, _ in told)
+    assert [more for *_, more in told].count(True) > 0
+    settings = [
+        SamplingParams(
+            n=3,
+            temperature=1.0,
+            top_k=0,
+            max_tokens=24,
+            stop_token_ids=list(loaded.end_ids),
+            ignore_eos=True,
+            logprobs=0,
+            seed=prompt_seed(5, prompt),
+        )
+        for prompt in range(3)
+    ]
+    at_once = engine.llm.generate([{"prompt_token_ids": ids} for ids in prompts], settings, use_tqdm=False)
+    for group, output in zip(found, at_once, strict=True):
+        for response, other in zip(group, sorted(output.outputs, key=lambda each: each.index), strict=True):
+            assert response.token_ids == tuple(other.token_ids)
+            values = [step[token].logprob for step, token in zip(other.logprobs, other.token_ids, strict=True)]
+            assert response.log_probs == tuple(values)
+
+
 def test_log_probs_agree_with_the_trainers_model_also_after_three_updates(engine, loaded):
     assert mismatch(engine, loaded, seed=1) < 1e-4
     draw = torch.Generator().manual_seed(0)

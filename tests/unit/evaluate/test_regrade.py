@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -102,10 +103,19 @@ def test_lines_are_graded_in_order(tmp_path: Path) -> None:
     assert [json.loads(line)["how"] for line in grade_lines(file, "boxed")] == ["exact", "none", "none", "exact"]
 
 
+def test_standard_input_is_graded_as_a_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b'{"text": "\\\\boxed{\xc3\xa9}", "answer": "\xc3\xa9"}\n'
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
+    assert [json.loads(line)["correct"] for line in grade_lines(Path("-"), "either")] == [1]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{")))
+    with pytest.raises(DataError, match="standard input:1 is not JSON"):
+        list(grade_lines(Path("-"), "either"))
+
+
 def test_a_line_without_an_answer_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
     file.write_text('{"text": "x", "answer": "5"}\n{"text": "x"}\n')
-    with pytest.raises(DataError, match="line 2 has no 'answer'"):
+    with pytest.raises(DataError, match=r"answers\.jsonl:2 has no 'answer'"):
         list(grade_lines(file, "boxed"))
     with pytest.raises(DataError, match="no such file"):
         list(grade_lines(tmp_path / "none.jsonl", "boxed"))
@@ -114,10 +124,14 @@ def test_a_line_without_an_answer_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ('{"text": "x", "answer": true}', "line 3 has 'answer': true; it must be a string or a finite number"),
-        ('{"text": NaN, "answer": "5"}', "line 3 has 'text': NaN; "),
-        ('{"text": "x", "answer": -Infinity}', "line 3 has 'answer': -Infinity; "),
-        ('{"text": ["x"], "answer": "5"}', r"line 3 has 'text': \["),
+        (
+            '{"text": "x", "answer": true}',
+            r"answers\.jsonl:3 has 'answer': true; it must be a string or a finite number",
+        ),
+        ('{"text": NaN, "answer": "5"}', "jsonl:3 has 'text': NaN; it must be a string"),
+        ('{"text": 1, "answer": "5"}', "jsonl:3 has 'text': 1; it must be a string"),
+        ('{"text": "x", "answer": -Infinity}', "jsonl:3 has 'answer': -Infinity; "),
+        ('{"text": ["x"], "answer": "5"}', r"jsonl:3 has 'text': \["),
     ],
 )
 def test_what_is_neither_text_nor_number_is_refused_with_its_line(row: str, said: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,12 +61,26 @@ def test_counting_seldom_does_not_change_the_responses(engine, prompts):
     assert engine.generate(prompts, samples=8, sampling=sampling) == expected
 
 
+@pytest.mark.parametrize("rows", [3, 512])
+def test_each_response_is_told_once_and_some_before_others_are_sampled(nano, prompts, rows, monkeypatch):
+    engine = TransformersEngine(nano.model, end_ids=nano.end_ids, pad_id=nano.pad_id, sequences_per_batch=rows)
+    events = []
+    forward = nano.model.forward
+    monkeypatch.setattr(nano.model, "forward", lambda **given: events.append("token") or forward(**given))
+    groups = engine.generate(
+        prompts, samples=8, sampling=Sampling(1.0, 60, seed=3), finished=lambda *given: events.append(given)
+    )
+    told = [event for event in events if event != "token"]
+    assert sorted(told) == [(p, s, response) for p, group in enumerate(groups) for s, response in enumerate(group)]
+    assert "token" in events[events.index(told[0]) :]
+
+
 def test_neither_batches_nor_shares_change_what_a_prompt_samples(nano, engine, prompts):
     sampling = Sampling(1.0, 60, seed=3)
     whole = engine.generate(prompts, samples=8, sampling=sampling)
     narrow = TransformersEngine(nano.model, end_ids=nano.end_ids, pad_id=nano.pad_id, sequences_per_batch=3)
     assert narrow.generate(prompts, samples=8, sampling=sampling) == whole
-    share = engine.generate(prompts[2:], samples=8, sampling=sampling, first_prompt=2)
+    share = engine.generate(prompts[2:], samples=8, sampling=replace(sampling, first_prompt=2))
     assert share == whole[2:]
     assert engine.generate(prompts[2:], samples=8, sampling=sampling) != whole[2:]
 

@@ -8,17 +8,22 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from tepo_lab.rollout.engine import Sampling
+from tepo_lab.rollout.engine import Response, Sampling
 from tepo_lab.rollout.vllm_engine import ENVIRONMENT, VllmEngine
 
 
 class Recorder:
-    """Stands in for vLLM's LLM: notes each call, and answers every request with the token 7."""
+    """Stands in for vLLM's LLM and its engine: notes each call, and answers requests in pairs, the last ones first."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.weights: list[dict[str, torch.Tensor]] = []
         self.seeds: list[int] = []
+        self.llm_engine = self.engine_core = self
+        self.waiting: list[tuple[str, int]] = []
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
 
     def sleep(self, level: int) -> None:
         self.calls.append(f"sleep {level}")
@@ -34,20 +39,39 @@ class Recorder:
     def reset_prefix_cache(self) -> None:
         self.calls.append("reset")
 
-    def generate(self, requests: list, settings: list, use_tqdm: bool) -> list:
-        self.calls.append("generate")
-        self.seeds += [each.seed for each in settings]
-        one = SimpleNamespace(
-            index=0, token_ids=[7], logprobs=[{7: SimpleNamespace(logprob=-0.5)}], finish_reason="length"
-        )
-        return [SimpleNamespace(outputs=[one]) for _ in requests]
+    def add_request(self, request_id: str, prompt: dict, params: SimpleNamespace) -> None:
+        if not self.waiting:
+            self.calls.append("generate")
+        self.seeds.append(params.seed)
+        self.waiting.append((request_id, prompt["prompt_token_ids"][0]))
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.waiting)
+
+    def step(self) -> list:
+        self.waiting, done = self.waiting[:-2], self.waiting[-2:]
+        unfinished = [SimpleNamespace(finished=False)] if self.waiting else []
+        return unfinished + [
+            SimpleNamespace(finished=True, request_id=name, outputs=[_answer(first + 2)]) for name, first in done
+        ]
+
+
+def _answer(token: int) -> SimpleNamespace:
+    logprobs = [{token: SimpleNamespace(logprob=-0.5)}]
+    return SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason="length")
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> VllmEngine:
-    module = ModuleType("vllm")
-    module.SamplingParams = SimpleNamespace  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vllm", module)
+    parts = {
+        "vllm": {"SamplingParams": SimpleNamespace},
+        "vllm.inputs": {"tokens_input": lambda ids: {"prompt_token_ids": ids}},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY="final")},
+    }
+    for name, contents in parts.items():
+        module = ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
     made = VllmEngine.__new__(VllmEngine)
     made.model = torch.nn.Linear(2, 1, bias=False)
     made.end_ids, made.on_gpu, made.is_current = [1], True, False
@@ -78,11 +102,30 @@ def test_on_a_cpu_weights_are_taken_once_until_they_are_synced(engine: VllmEngin
     assert engine.llm.calls[4:] == ["reload_weights", "reset", "generate"]
 
 
+def test_closing_shuts_the_engine_down(engine: VllmEngine) -> None:
+    recorder = engine.llm
+    engine.close()
+    assert recorder.calls == ["shutdown"]
+    assert not hasattr(engine, "llm")
+
+
+def test_responses_are_told_as_they_finish_and_given_in_order(engine: VllmEngine) -> None:
+    told: list[tuple[int, int, int]] = []
+
+    def finished(prompt: int, sample: int, response: Response) -> None:
+        told.append((prompt, sample, len(engine.llm.waiting)))
+        assert response.token_ids == (5 + 10 * prompt + 2,)
+
+    groups = engine.generate([[5], [15]], samples=3, sampling=Sampling(1.0, 1), finished=finished)
+    assert [[response.token_ids for response in group] for group in groups] == [[(7,)] * 3, [(17,)] * 3]
+    # The first two are told while four others are still waiting.
+    assert told == [(1, 1, 4), (1, 2, 4), (0, 2, 2), (1, 0, 2), (0, 0, 0), (0, 1, 0)]
+
+
 def test_no_two_samples_of_a_batch_share_their_noise(engine: VllmEngine) -> None:
-    """vLLM draws sample j of a request from the request's seed + j."""
     for seed in (3, 4):
         engine.generate([[5]] * 32, samples=8, sampling=Sampling(1.0, 1, seed=seed))
-    drawn = {seed + sample for seed in engine.llm.seeds for sample in range(8)}
+    drawn = set(engine.llm.seeds)
     assert len(drawn) == 2 * 32 * 8
     assert min(drawn) >= 0
     assert max(drawn) < 2**63
@@ -90,7 +133,7 @@ def test_no_two_samples_of_a_batch_share_their_noise(engine: VllmEngine) -> None
 
 def test_a_prompts_seed_does_not_depend_on_the_batch_it_is_in(engine: VllmEngine) -> None:
     engine.generate([[5]] * 4, samples=1, sampling=Sampling(1.0, 1, seed=3))
-    engine.generate([[5]] * 2, samples=1, sampling=Sampling(1.0, 1, seed=3), first_prompt=2)
+    engine.generate([[5]] * 2, samples=1, sampling=Sampling(1.0, 1, seed=3, first_prompt=2))
     assert engine.llm.seeds[4:] == engine.llm.seeds[2:4]
 
 
@@ -111,7 +154,9 @@ def test_only_learners_with_peers_are_placed_by_their_launcher(has_peers: bool, 
         end_ids=[1],
         max_tokens=8,
         sequences_per_batch=4,
+        revision="a1b2",
         **({"has_peers": True} if has_peers else {}),
     )
     assert given["enable_sleep_mode"]
+    assert given["revision"] == "a1b2"
     assert given.get("distributed_executor_backend") == ("external_launcher" if has_peers else None)

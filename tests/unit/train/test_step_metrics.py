@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.schema.step_metrics import STEP_METRICS
-from tepo_lab.train.experience import Collector
 from tepo_lab.train.trial import Trial
 
 #: Arms that between them use a penalty, a selection, token weights, a dual clip and none of these.
@@ -22,9 +22,11 @@ FROM_A_FILE = ("data=gsm8k", "trainer.dynamic_sampling='off'")
 def recorded(small_run, monkeypatch, tmp_path):
     """Makes the names of the first step's metrics of an arm."""
 
-    def claim(self, prompts, sampling):
+    generate = TransformersEngine.generate
+
+    def claim(*arguments, **settings):
         # A sampler that tells its log-probabilities, as vLLM does.
-        groups = self.engine.generate(prompts, samples=self.spec.trainer.group_size, sampling=sampling)
+        groups = generate(*arguments, **settings)
         return [[replace(each, log_probs=(-1.0,) * len(each.token_ids)) for each in group] for group in groups]
 
     problems = tmp_path / "problems.jsonl"
@@ -39,7 +41,7 @@ def recorded(small_run, monkeypatch, tmp_path):
         return set(folder.metrics()[0]) - {"step", "time"}
 
     def make(arm):
-        monkeypatch.setattr(Collector, "_generate", claim)
+        monkeypatch.setattr(TransformersEngine, "generate", claim)
         with_file = {*first_step("grpo_dapo", *FROM_A_FILE, f"data.path={problems}")} if arm == "grpo_dapo" else set()
         return first_step(arm) | with_file
 

@@ -1,0 +1,64 @@
+"""Sampling with grading at its heels: a response is graded while others are still sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from tepo_lab.rollout.engine import Engine, Response, Sampling
+from tepo_lab.schema.problem import Problem
+from tepo_lab.tasks.grading import Grade, Grading
+
+#: A response's token ids to its text.
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Responses (P, G) to P prompts, and their grades, group after group.
+
+    `grade_seconds` are this process's own, with what it waited for grades when all was sampled; `rollout_seconds` are
+    the others.
+    """
+
+    responses: list[list[Response]]
+    grades: list[Grade]
+    rollout_seconds: float
+    grade_seconds: float
+
+
+def decoder(tokenizer: Any) -> Decode:
+    """What makes a response's text of its token ids."""
+    return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def sample_and_grade(
+    engine: Engine,
+    problems: Sequence[Problem],
+    prompts: Sequence[Sequence[int]],
+    *,
+    samples: int,
+    sampling: Sampling,
+    text: Decode,
+    grading: Grading,
+) -> Sampled:
+    """`samples` responses to each problem's prompt, each graded against its answer as soon as it is there.
+
+    The grades are those that grading all of them afterwards would give. `grading` is for this call alone.
+    """
+    spent = 0.0
+
+    def finished(prompt: int, sample: int, response: Response) -> None:
+        nonlocal spent
+        began = perf_counter()
+        grading.add(prompt * samples + sample, text(response.token_ids), problems[prompt].answer)
+        spent += perf_counter() - began
+
+    began = perf_counter()
+    responses = engine.generate(prompts, samples=samples, sampling=sampling, finished=finished)
+    sampled = perf_counter()
+    grades = grading.grades()
+    ordered = [grades[place] for place in range(len(prompts) * samples)]
+    return Sampled(responses, ordered, sampled - began - spent, perf_counter() - sampled + spent)
