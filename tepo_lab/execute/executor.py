@@ -40,6 +40,8 @@ ENVIRONMENT = {
     # Ctrl-C ends the command; Tune would end its trials and go on.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_RESULT_BUFFER_LENGTH": "0",
+    # Seconds between snapshots of the experiment, from which Tune could go on: the ledger says what is done.
+    "TUNE_GLOBAL_CHECKPOINT_S": "31536000",
     # A search looks at validated steps; the results between them have no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -201,11 +203,11 @@ class Executor:
         from ray import tune
 
         from tepo_lab.execute.search import scheduler
-        from tepo_lab.execute.trainable import Quiet, TrialTrainable
+        from tepo_lab.execute.trainable import Ends, TrialTrainable
 
         halving = scheduler(search, steps=max(each.planned.spec.steps for each in pending)) if search else None
         resources = pending[0].planned.spec.resources
-        several = resources.learners > 1
+        several, ends = resources.learners > 1, Ends()
         tuner = tune.Tuner(
             # Several learners bring their own placement group; the process that waits for them takes nothing, which
             # Tune wants to hear as something: a byte.
@@ -229,18 +231,21 @@ class Executor:
                 name=f"{int(time.time())}",
                 storage_path=str(storage.resolve()),
                 failure_config=tune.FailureConfig(max_failures=resources.max_retries),
-                callbacks=[Quiet()],
+                # A trial finds its checkpoint in its run's folder.
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                callbacks=[ends],
                 verbose=0,
             ),
         )
         try:
-            results = tuner.fit()
+            tuner.fit()
         except (EOFError, UnpicklingError):
             # Tune reads an attempt's failure from a file that it wrote; on a full disk that is cut off.
             raise OSError(errno.ENOSPC, "No space left on device", str(storage)) from None
-        for result in results:
-            if result.error is not None:
-                record_machine_failure(RunFolder(Path(result.config["folder"])), result.error)
+        for trial in ends.failed:
+            # Tune keeps its own errors, which are no exceptions of the trial's, as text.
+            error = trial.get_pickled_error() or RuntimeError(trial.get_error() or "Tune gave it up without a word")
+            record_machine_failure(RunFolder(Path(trial.config["folder"])), error)
         for folder, step in (halving.stopped if halving else {}).items():
             values = {"time": time.time(), "event": "stopped", "step": step, "by": "asha"}
             append_line(RunFolder(Path(folder)).events_file, values)
@@ -275,7 +280,8 @@ def prepare_folder(each: Entry) -> None:
             "identity_version": IDENTITY_VERSION,
             "name": folder.name,
             "created": before.get("created") or time.time(),
-            "spec": planned.spec.model_dump(mode="json"),
+            # A trial has a working folder of its own, on whatever node it runs.
+            "spec": planned.spec.with_absolute_paths().model_dump(mode="json"),
             **_made_with(provenance(home, planned.spec), before),
         },
     )

@@ -8,15 +8,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tepo_lab.errors import RecordError
+from tepo_lab.execute.footers import Events, condition_told, evaluated_in_full, generations_of
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.mend import is_marked, lacks_grades_alone, makes_again, marked_steps
+from tepo_lab.execute.mend import makes_again
+from tepo_lab.execute.provenance import changed_inputs
 from tepo_lab.registry.expand import PlannedRun
 from tepo_lab.registry.identity import folder_name
 from tepo_lab.schema.record import RunFolder, readable_runs
 from tepo_lab.schema.run import RunSpec
 
 State = Literal[
-    "pending", "running", "interrupted", "partial", "past", "damaged", "complete", "collapsed", "stopped", "failed"
+    "pending",
+    "running",
+    "interrupted",
+    "partial",
+    "past",
+    "damaged",
+    "other files",
+    "complete",
+    "collapsed",
+    "stopped",
+    "failed",
 ]
 Action = Literal["run", "resume", "extend", "skip", "retry", "wait", "blocked"]
 
@@ -27,11 +39,15 @@ ACTIONS: dict[State, Action] = {
     "partial": "extend",
     "past": "blocked",
     "damaged": "blocked",
+    "other files": "blocked",
     "complete": "skip",
     "collapsed": "skip",
     "stopped": "skip",
     "failed": "retry",
 }
+
+#: What an evaluation may be whose run has come to its end.
+FAULT = "damaged, not graded in full, or gone"
 
 
 @dataclass(frozen=True)
@@ -64,38 +80,52 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         return Entry(planned, folder, "damaged", 0, str(error))
     if not events and not folder.run_file.exists():
         return Entry(planned, folder, "pending", 0, "not run yet")
-    steps = max((int(event.get("step", 0)) for event in events), default=0)
+    steps = max((event.get("step", 0) for event in events), default=0)
     if is_held(folder):
         return Entry(planned, folder, "running", steps, f"running, at step {steps}")
-    readable = _is_readable(folder)
-    if planned.spec.steps < steps and not (readable and is_over(folder, planned.spec)):
+    spec, readable, over = planned.spec, _is_readable(folder), _is_over(folder, planned.spec, events)
+    if spec.steps < steps and not (readable and over):
         # Going back would cost what was made since, its evaluations among it.
-        return Entry(planned, folder, "past", steps, _why_past(folder, planned.spec.steps, steps))
+        return Entry(planned, folder, "past", steps, _why_past(folder, spec, events, steps))
     if not readable:
         fault = "damaged" if folder.run_file.exists() else "gone"
         return Entry(planned, folder, "interrupted", 0, f"its run.json is {fault} and will be written anew")
-    last = events[-1] if events else {"event": "none"}
-    lost = lost_for_good(folder, last, planned.spec.steps)
-    if lost is not None:
-        return Entry(planned, folder, "damaged", steps, f"{lost}; {anew(folder, steps)}")
-    if last["event"] == "collapsed":
-        if not is_over(folder, planned.spec):
-            why = f"collapsed at step {last['step']}, its evaluation is damaged or gone and will be made anew"
-            return Entry(planned, folder, "interrupted", steps, why)
-        return Entry(planned, folder, "collapsed", steps, f"collapsed at step {last['step']} ({last['rule']})")
-    if last["event"] == "stopped":
-        return Entry(planned, folder, "stopped", steps, f"stopped at step {last['step']} by the search ({last['by']})")
-    if last["event"] == "failed":
-        return Entry(planned, folder, "failed", steps, f"failed ({last['kind']}): {last['error']}")
-    if is_over(folder, planned.spec):
-        return Entry(planned, folder, "complete", steps, f"complete at step {steps}")
-    lacking = _lacking(folder, planned.spec)
-    if last["event"] == "complete" and lacking and lacking[0] < steps and not makes_again(folder, lacking[0]):
-        why = f"at step {steps}, past {lacking[0]} without an evaluation there; {anew(folder)}"
-        return Entry(planned, folder, "past", steps, why)
-    if last["event"] == "complete":
-        return Entry(planned, folder, "partial", steps, f"complete at step {steps}, asked for {planned.spec.steps}")
-    return Entry(planned, folder, "interrupted", steps, f"stopped at step {steps}")
+    if changed := changed_inputs(folder.run().get("provenance") or {}, spec):
+        reason = (
+            f"made with another {' and '.join(changed)}: restore the file, name the new one otherwise, or use --home"
+        )
+        return Entry(planned, folder, "other files", steps, reason)
+    state, reason = _at_rest(folder, spec, events, steps, over=over)
+    return Entry(planned, folder, state, steps, reason)
+
+
+def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, over: bool) -> tuple[State, str]:
+    """State and reason of a run that nobody holds, that has not gone past what is asked, and whose records are whole.
+
+    Args: `steps` that it has behind it; `over`, whether it has nothing left to do.
+    """
+    last: Mapping[str, Any] = events[-1] if events else {"event": None}
+    if (lost := lost_for_good(folder, events, spec.steps, generations_of(spec.suite))) is not None:
+        return "damaged", "; ".join(lost)
+    match last["event"]:
+        case "stopped":
+            return "stopped", f"stopped at step {last['step']} by the search ({last['by']})"
+        case "failed":
+            return "failed", f"failed ({last['kind']}): {last['error']}"
+        case "collapsed" if over:
+            return "collapsed", f"collapsed at step {last['step']} ({last['rule']})"
+        case "collapsed":
+            return "interrupted", f"collapsed at step {last['step']}, its evaluation is {FAULT} and will be made anew"
+        case "complete" if over:
+            return "complete", f"complete at step {steps}"
+        case "complete":
+            first = _lacking(folder, spec, events)[0]
+            if first == steps:
+                return "interrupted", f"complete at step {steps}, its evaluation is {FAULT} and will be made anew"
+            if first < steps and not makes_again(folder, first):
+                return "past", f"at step {steps}, past {first} without an evaluation there; {anew(folder)}"
+            return "partial", f"complete at step {steps}, asked for {spec.steps}"
+    return "interrupted", f"stopped at step {steps}"
 
 
 def is_over(folder: RunFolder, spec: RunSpec) -> bool:
@@ -104,52 +134,54 @@ def is_over(folder: RunFolder, spec: RunSpec) -> bool:
     That is: stopped by a search, collapsed and evaluated there, or complete with every evaluation it was asked for. One
     on the way that was made, and whose file is damaged or gone since, is not waited for.
     """
-    events = folder.events()
-    last: dict[str, Any] = events[-1] if events else {"event": None}
+    return _is_over(folder, spec, folder.events())
+
+
+def _is_over(folder: RunFolder, spec: RunSpec, events: Events) -> bool:
+    last: Mapping[str, Any] = events[-1] if events else {"event": None}
     if last["event"] == "collapsed":
-        return int(last["step"]) in _evaluated(folder)
+        return last["step"] in evaluated_in_full(folder, spec.suite, events)
     if last["event"] == "complete":
-        return not _lacking(folder, spec)
+        return not _lacking(folder, spec, events)
     return bool(last["event"] == "stopped")
 
 
-def lost_for_good(folder: RunFolder, last: Mapping[str, Any], steps: int) -> str | None:
-    """What a run that trained to its end has lost, when that is the evaluation there and every checkpoint to make it
-    from; else None. Args: `last`, its last event; `steps`, how many it is asked for."""
+def lost_for_good(folder: RunFolder, events: Events, steps: int, generations: int | None) -> tuple[str, str] | None:
+    """What a run that trained to its end has lost, and the mend, when that is the evaluation there and every checkpoint
+    to make it from; else None.
+
+    Args: `events`, its last ones; `steps`, how many it is asked for; `generations` of an evaluation.
+    """
+    last: Mapping[str, Any] = events[-1] if events else {}
     step = last.get("step")
     if not isinstance(step, int) or step == 0:
         return None
     if last.get("event") != "collapsed" and (last.get("event") != "complete" or step < steps):
         return None
-    if any(folder.checkpoints.glob("step-*")) or (step in folder.evaluated_steps() and not is_marked(folder, step)):
+    if folder.checkpoint_steps() or (found := condition_told(folder, step, generations, events)) == "whole":
         return None
-    return f"its evaluation at step {step} is damaged or gone, and so are its checkpoints"
+    if found == "lacks grades":
+        mend = f"tepo-lab regrade {folder.name} gives it the grades that it lacks"
+        return f"its evaluation at step {step} is not graded in full, and its checkpoints are gone", mend
+    return f"its evaluation at step {step} is damaged or gone, and so are its checkpoints", anew(folder)
 
 
-def anew(folder: RunFolder, step: int | None = None) -> str:
-    """The mend for what cannot be made again. Args: `step`, whose evaluation that is."""
-    if step is not None and lacks_grades_alone(folder, step):
-        return f"tepo-lab regrade {folder.name} gives it the grades that it lacks"
+def anew(folder: RunFolder) -> str:
+    """The mend for what cannot be made again."""
     return f"remove {folder.path} to run it anew"
 
 
-def _evaluated(folder: RunFolder) -> set[int]:
-    return set(folder.evaluated_steps()) - marked_steps(folder)
-
-
-def _lacking(folder: RunFolder, spec: RunSpec) -> list[int]:
+def _lacking(folder: RunFolder, spec: RunSpec, events: Events) -> list[int]:
     """Steps, ascending, at which the run must still be evaluated."""
-    lacking = set(spec.evaluation_steps) - _evaluated(folder)
-    if lacking - {spec.steps}:
-        # Made once, on the way to the end: to go back for it would cost the end.
-        lacking -= {int(each["step"]) for each in folder.events() if each["event"] == "evaluated"} - {spec.steps}
-    return sorted(lacking)
+    # Made once, on the way to the end: to go back for it would cost the end.
+    made = {event["step"] for event in events if event["event"] == "evaluated"} - {spec.steps}
+    return sorted(set(spec.evaluation_steps) - evaluated_in_full(folder, spec.suite, events) - made)
 
 
-def _why_past(folder: RunFolder, asked: int, steps: int) -> str:
-    if asked not in _evaluated(folder):
-        return f"at step {steps}, past {asked} without an evaluation there"
-    return f"at step {steps}, past {asked}, and not whole; ask for trainer.steps={steps} to go on with it"
+def _why_past(folder: RunFolder, spec: RunSpec, events: Events, steps: int) -> str:
+    if spec.steps not in evaluated_in_full(folder, spec.suite, events):
+        return f"at step {steps}, past {spec.steps} without an evaluation there"
+    return f"at step {steps}, past {spec.steps}, and not whole; ask for trainer.steps={steps} to go on with it"
 
 
 def _is_readable(folder: RunFolder) -> bool:
@@ -174,13 +206,15 @@ def families(home: Path) -> set[str]:
 
 
 def damaged_seeds(home: Path, planned: PlannedRun) -> tuple[int, ...]:
-    """The seeds of the runs that differ from `planned` in nothing else and whose run.json cannot be read."""
-    spec, seeds = planned.spec, []
-    for path in home.glob(f"runs/{spec.arm.name}-{spec.profile.name}-s*/run.json"):
-        seed = path.parent.name.rsplit("-", 2)[1].removeprefix("s")
-        if _is_readable(RunFolder(path.parent)) or not seed.isdecimal():
-            continue
-        # Of a run.json that is lost the folder's name alone tells which run it was.
-        if path.parent.name == folder_name(spec.model_copy(update={"seed": int(seed)})):
-            seeds.append(int(seed))
-    return tuple(sorted(seeds))
+    """The seeds of the runs that differ from `planned` in nothing else and whose run.json is damaged or gone."""
+    spec = planned.spec
+    paths = home.glob(f"runs/{spec.arm.name}-{spec.profile.name}-s*")
+    seeds = {path.name.rsplit("-", 2)[1].removeprefix("s") for path in paths}
+    # Of a run.json that is lost the folder's name alone tells which run it was.
+    folders = {
+        int(seed): RunFolder(home / "runs" / folder_name(spec.model_copy(update={"seed": int(seed)})))
+        for seed in seeds
+        if seed.isdecimal()
+    }
+    begun = (seed for seed, folder in folders.items() if folder.run_file.exists() or folder.events_file.exists())
+    return tuple(sorted(seed for seed in begun if not _is_readable(folders[seed])))

@@ -9,16 +9,19 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
 from tepo_lab.schema.digest import file_sha256
+from tepo_lab.schema.inputs import input_files
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.record import write_whole
 from tepo_lab.schema.run import RunSpec
+from tepo_lab.tasks.tables import local_files
 
 #: Distributions whose versions can change a number.
 _DISTRIBUTIONS = (
@@ -167,18 +170,10 @@ def command() -> list[str]:
 
 def model_identity(spec: ModelSpec) -> dict[str, Any]:
     """Which weights a run begins with: path, revision, and SHA-256 of each weight file that lies here."""
-    folder = model_folder(spec)
     found: dict[str, Any] = {"path": spec.path, "revision": spec.revision}
-    if folder.is_dir():
-        found["sha256"] = _hashes(sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]))
+    if spec.folder.is_dir():
+        found["sha256"] = _hashes(sorted([*spec.folder.glob("*.safetensors"), *spec.folder.glob("*.bin")]))
     return found
-
-
-def model_folder(spec: ModelSpec) -> Path:
-    """Where a model lies if it lies on this machine."""
-    if spec.path.startswith("package:"):
-        return Path(str(resources.files("tepo_lab"))) / "assets" / spec.path.removeprefix("package:")
-    return Path(spec.path).expanduser()
 
 
 def data_identity(spec: RunSpec) -> dict[str, Any]:
@@ -192,9 +187,17 @@ def _data(data: ChainData | DatasetData) -> dict[str, Any]:
         return {"generator": "chain", "split": data.split, "seed": data.seed}
     if data.path is None:
         return {"hub": data.hub, "revision": data.revision, "subset": data.subset, "split": data.split}
-    place = Path(data.path).expanduser()
-    files = sorted(each for each in place.iterdir() if each.is_file()) if place.is_dir() else [place]
-    return {"path": data.path, "sha256": _hashes([each for each in files if each.is_file()])}
+    return {"path": data.path, "sha256": _hashes(local_files(data))}
+
+
+def changed_inputs(recorded: Mapping[str, Any], spec: RunSpec) -> list[str]:
+    """Which local files of a run (`model`, `training data`, a benchmark) are others now than its provenance `recorded`.
+
+    Files that are not here, or whose hashes are not known, are not among them.
+    """
+    then = input_files(recorded)
+    now = input_files({"model": model_identity(spec.model), "data": data_identity(spec)})
+    return [what for what, hashes in now.items() if what in then and then[what] != hashes]
 
 
 def _hashes(files: list[Path]) -> dict[str, str | None]:

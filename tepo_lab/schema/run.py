@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import Field
@@ -11,6 +11,8 @@ from tepo_lab.schema.arm import ArmInfo
 from tepo_lab.schema.base import Strict
 from tepo_lab.schema.objective import Objective
 from tepo_lab.schema.profile import (
+    Benchmark,
+    ChainData,
     Data,
     ModelSpec,
     ProfileInfo,
@@ -20,6 +22,7 @@ from tepo_lab.schema.profile import (
     Seed,
     Suite,
     Trainer,
+    usual_grader,
 )
 
 #: Settings that say how far or how carefully a run goes, not what it is: they are no part of its identity.
@@ -64,6 +67,18 @@ class RunSpec(Strict):
         """Steps after which the suite is sampled, the last always among them."""
         return tuple(sorted({*(step for step in self.trainer.evaluate_at if step < self.steps), self.steps}))
 
+    def with_absolute_paths(self) -> RunSpec:
+        """The same run, which finds its local model and data from any working folder."""
+        model, suite = self.model, self.suite
+        if model.folder.is_dir() and not model.is_packaged:
+            model = model.model_copy(update={"path": _absolute(model.path)})
+        benchmarks = {
+            name: each.model_copy(update={"data": _with_absolute_path(each.data)})
+            for name, each in suite.benchmarks.items()
+        }
+        suite = suite.model_copy(update={"benchmarks": benchmarks})
+        return self.model_copy(update={"model": model, "data": _with_absolute_path(self.data), "suite": suite})
+
     def science(self) -> dict[str, Any]:
         """What the run's identity is a hash of, the seed left out.
 
@@ -76,14 +91,23 @@ class RunSpec(Strict):
         kept = self.model_dump(mode="json", include=sections, exclude_defaults=True)
         kept["model"] = _model_science(kept["model"])
         kept["suite"].pop("name")
-        for benchmark in kept["suite"]["benchmarks"].values():
-            benchmark.pop("label")
-            benchmark["data"] = _data_science(benchmark["data"])
+        for name, benchmark in self.suite.benchmarks.items():
+            _reduce_to_science(kept["suite"]["benchmarks"][name], benchmark, self.prompt)
         if self.arm.trained:
             kept["data"] = _data_science(kept["data"])
             kept["rollout"] = {key: value for key, value in kept["rollout"].items() if key not in ROLLOUT_EXTENT}
             kept["trainer"] = {key: value for key, value in kept["trainer"].items() if key not in EXTENT}
         return kept
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _with_absolute_path(data: Data) -> Data:
+    if isinstance(data, ChainData) or data.path is None:
+        return data
+    return data.model_copy(update={"path": _absolute(data.path)})
 
 
 def _model_science(model: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +118,17 @@ def _model_science(model: dict[str, Any]) -> dict[str, Any]:
     if PurePath(kept["path"]).is_absolute() or kept["path"].startswith((".", "~")):
         kept["path"] = PurePath(kept["path"]).name
     return kept
+
+
+def _reduce_to_science(kept: dict[str, Any], benchmark: Benchmark, prompt: PromptSpec) -> None:
+    """Take from a benchmark's dumped values what changes none of its numbers."""
+    kept.pop("label")
+    kept["data"] = _data_science(kept["data"])
+    # Stated or not: the same questions, graded alike.
+    if benchmark.prompt == prompt:
+        kept.pop("prompt", None)
+    if benchmark.grader == usual_grader(benchmark.data):
+        kept.pop("grader", None)
 
 
 def _data_science(data: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,31 @@ HUB_TIMEOUT = 10.0
 SUFFIXES = (".jsonl", ".parquet")
 
 
-def local_rows(data: DatasetData, *, key: str = "data") -> list[dict[str, Any]]:
-    """Rows of the JSONL or Parquet file at `data.path`.
+def local_files(data: DatasetData) -> list[Path]:
+    """The JSONL or Parquet files at `data.path`; none where there is nothing.
 
-    Of a folder, those of the files named after the split, or of all its files where none is, in the order of names.
+    Of a folder, the files named after the split, or all its files where none is, in the order of names.
+    """
+    place = Path(str(data.path)).expanduser()
+    if not place.is_dir():
+        return [place] if place.exists() else []
+    files = sorted(each for each in place.iterdir() if each.suffix in SUFFIXES)
+    if len(files) > 1:
+        return [file for file in files if data.split in re.split("[^a-z0-9]+", file.stem.lower())] or files
+    return files
+
+
+def local_rows(data: DatasetData, *, key: str = "data") -> list[dict[str, Any]]:
+    """Rows of the `local_files` of a data set.
 
     Args: `key` of the setting, for messages. Raises `DataError` for a missing, empty or unreadable file or folder.
     """
     place = Path(str(data.path)).expanduser()
     if not place.exists():
         raise DataError(f"{place}: no such file or folder; set {key}.path to a .jsonl or .parquet file or a folder.")
-    files = sorted(each for each in place.iterdir() if each.suffix in SUFFIXES) if place.is_dir() else [place]
+    files = local_files(data)
     if not files:
         raise DataError(f"{place}: the folder holds no .jsonl or .parquet file; set {key}.path to one that does.")
-    if len(files) > 1:
-        files = [file for file in files if data.split in re.split("[^a-z0-9]+", file.stem.lower())] or files
     return [row for file in files for row in (_parquet_rows(file) if file.suffix == ".parquet" else json_lines(file))]
 
 
@@ -42,22 +53,30 @@ def json_lines(file: Path) -> list[dict[str, Any]]:
 
 def numbered_json_lines(file: Path) -> list[tuple[int, dict[str, Any]]]:
     """As `json_lines`, each with its line's number; empty lines count, and are passed over."""
-    rows = []
     try:
-        with file.open(encoding="utf-8") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.strip():
-                    continue
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise DataError(f"{file}:{number} is not a JSON object; write one object a line.")
-                rows.append((number, row))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{file}:{number} is not JSON ({error.msg}); write one object a line.") from None
-    except (OSError, UnicodeDecodeError) as error:
+        with file.open("rb") as stream:
+            return json_objects(stream, where=str(file))
+    except OSError as error:
         raise DataError(f"{file}: cannot be read ({error}).") from None
+
+
+def json_objects(lines: Iterable[bytes], *, where: str) -> list[tuple[int, dict[str, Any]]]:
+    """As `numbered_json_lines`, of lines that come from anywhere; `where` names it in messages."""
+    rows, number = [], 0
+    try:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            row = json.loads(line.decode("utf-8"))
+            if not isinstance(row, dict):
+                raise DataError(f"{where}:{number} is not a JSON object; write one object a line.")
+            rows.append((number, row))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}:{number} is not JSON ({error.msg}); write one object a line.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}:{number} cannot be read ({error}).") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}:{number} is not JSON that can be read ({str(error).partition(';')[0]}).") from None
+        raise DataError(f"{where}:{number} is not JSON that can be read ({str(error).partition(';')[0]}).") from None
     return rows
 
 

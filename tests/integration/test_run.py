@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,8 +19,8 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from tepo_lab.cli import main; main()", *arguments]
 
 
-def run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
+def run(*arguments: str, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, cwd=cwd)
     if check:
         assert done.returncode == 0, done.stderr
     return done
@@ -100,12 +101,18 @@ def test_mlflow_holds_every_run_with_its_metrics(first_run, home):
 
 
 def test_a_failure_of_the_users_making_is_told_and_the_other_arms_go_on(tmp_path):
+    """On problems of one's own, which lie beside where the command is given: a trial's working folder is another."""
+    (tmp_path / "own.jsonl").write_text(
+        "".join(f'{{"id": "p{n}", "problem": "{n}+{n + 1}=", "answer": "{2 * n + 1}"}}\n' for n in range(1, 9))
+    )
+    own = ("data=gsm8k", "data.path=own.jsonl")
     sweep, home = tmp_path / "mixed.yaml", tmp_path / "home"
     infinite = {"arms": ["tepo_kl_1"], "overrides": {"objective.penalty.coef": 1e39}}
     sweep.write_text(
         json.dumps({"title": "mixed", "base": False, "seeds": [1], "parts": [{"arms": ["gspo"]}, infinite]})
     )
-    failed = run("run", str(sweep), *SMALL, "trainer.steps=1", "--home", str(home), "--format", "json", check=False)
+    asked = (sweep.name, *SMALL, "trainer.steps=1", *own, "--home", str(home), "--format", "json")
+    failed = run("run", *asked, check=False, cwd=tmp_path)
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr
     assert "is not finite" in failed.stderr

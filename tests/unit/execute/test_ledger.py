@@ -4,13 +4,15 @@ import json
 
 import pytest
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import damaged_seeds, entry, families, find_folder
 from tepo_lab.execute.mend import set_aside_damaged
 from tepo_lab.execute.plan import make_plan
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.expand import expand, load_sweep, planned
-from tepo_lab.schema.record import append_line
+from tepo_lab.registry.expand import Expansion, expand, load_sweep, planned
+from tepo_lab.schema.record import RunFolder, append_line
+from tests.generation_columns import write_evaluation
 
 
 @pytest.fixture
@@ -23,9 +25,30 @@ def add(found, event, step, **details):
 
 
 def evaluated(found, step):
-    path = found.folder.generations(step)
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"PAR1PAR1")
+    write_evaluation(found.folder, step, found.planned.spec.suite)
+
+
+@pytest.mark.parametrize("fault", [{"ungraded": 1}, {"lacking": 1}])
+def test_an_evaluation_not_graded_in_full_counts_for_nothing(tmp_path, run, fault):
+    found = completed(tmp_path, run)
+    write_evaluation(found.folder, 4, run.spec.suite, **fault)
+    blocked = entry(tmp_path, run)
+    assert (blocked.state, blocked.action) == ("damaged", "blocked")
+    mend = f"tepo-lab regrade {found.folder.name} gives it" if "ungraded" in fault else f"remove {found.folder.path} to"
+    assert mend in blocked.reason
+    found.folder.checkpoint(4).mkdir(parents=True)
+    again = make_plan(tmp_path, [Expansion(load_sweep("panel-e")[0], (run,))])
+    assert [(each.action, each.steps_done) for each in again.entries] == [("resume", 4)]
+    assert again.seconds_left(again.entries[0]) == run.spec.profile.estimates.evaluation_seconds
+
+
+def completed(home, run):
+    """The run as it stands, complete and evaluated at step 4."""
+    found = entry(home, run)
+    prepare_folder(found)
+    add(found, "complete", 4)
+    evaluated(found, 4)
+    return found
 
 
 def test_every_state_follows_from_the_records(tmp_path, run):
@@ -44,16 +67,30 @@ def test_every_state_follows_from_the_records(tmp_path, run):
     assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("damaged", "blocked")
     assert "its evaluation at step 4 is damaged or gone, and so are its checkpoints" in entry(tmp_path, run).reason
     found.folder.checkpoint(2).mkdir(parents=True)
-    assert entry(tmp_path, run).state == "partial"
+    assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("interrupted", "resume")
+    assert "damaged, not graded in full, or gone and will be made anew" in entry(tmp_path, run).reason
     evaluated(found, 4)
     assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("complete", "skip")
 
 
+def test_a_run_made_from_other_files_than_those_that_lie_there_now_is_blocked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"problem": "1+2=", "answer": "3"}\n')
+    run = planned(compose_run("tepo", "nano", ("trainer.steps=4", "data=gsm8k", "data.path=own.jsonl"), seed=1))
+    made = completed(tmp_path, run)
+    assert entry(tmp_path, run).state == "complete"
+    own.write_text('{"problem": "1+2=", "answer": "7"}\n')
+    blocked = entry(tmp_path, run)
+    assert (blocked.state, blocked.action, blocked.steps_done) == ("other files", "blocked", 4)
+    assert blocked.reason.startswith("made with another training data: restore the file")
+    own.unlink()
+    assert entry(tmp_path, run).state == "complete"
+    assert made.folder == blocked.folder
+
+
 def test_asking_for_more_steps_extends_a_complete_run(tmp_path, run):
-    found = entry(tmp_path, run)
-    prepare_folder(found)
-    add(found, "complete", 4)
-    evaluated(found, 4)
+    completed(tmp_path, run)
     longer = planned(compose_run("tepo", "nano", ("trainer.steps=9",), seed=1))
     assert longer.run_id == run.run_id
     assert entry(tmp_path, longer).action == "extend"
@@ -67,7 +104,7 @@ def test_a_collapsed_run_is_a_result_and_not_run_again(tmp_path, run):
     add(found, "collapsed", 3, rule="reward/mean < 0.02")
     found.folder.checkpoint(3).mkdir(parents=True)
     assert entry(tmp_path, run).action == "resume"
-    assert "collapsed at step 3, its evaluation is damaged or gone" in entry(tmp_path, run).reason
+    assert "collapsed at step 3, its evaluation is damaged, not graded in full, or gone" in entry(tmp_path, run).reason
     evaluated(found, 3)
     found = entry(tmp_path, run)
     assert (found.action, found.reason) == ("skip", "collapsed at step 3 (reward/mean < 0.02)")
@@ -104,6 +141,16 @@ def test_a_damaged_run_file_is_passed_over_named_and_known_by_its_folder(tmp_pat
     assert said.startswith(f"tepo-lab: note: run {run.folder} is passed over: ")
     assert said.endswith("the command that ran it writes it anew.\n")
     assert said.count("\n") == 1
+    assert damaged_seeds(tmp_path, other) == (1,)
+    # One that is another run's says nothing of this one; nor does one that is gone.
+    run_file = RunFolder(tmp_path / "runs" / other.folder).run_file
+    found.folder.run_file.write_bytes(run_file.read_bytes())
+    with pytest.raises(RecordError, match=r"it is of seed 2 and id .*, its folder of seed 1"):
+        found.folder.run()
+    assert damaged_seeds(tmp_path, other) == (1,)
+    found.folder.run_file.unlink()
+    assert damaged_seeds(tmp_path, other) == ()
+    add(found, "started", 0)
     assert damaged_seeds(tmp_path, other) == (1,)
     assert damaged_seeds(tmp_path, planned(compose_run("tepo", "nano", ("trainer.learning_rate=1e-3",), seed=1))) == ()
 
@@ -161,10 +208,11 @@ def test_a_finished_run_does_not_wait_for_an_evaluation_on_the_way_that_was_lost
 
 
 def test_a_marked_evaluation_without_a_checkpoint_blocks_its_run_until_a_whole_file_is_put_in_its_place(tmp_path, run):
-    found = entry(tmp_path, run)
-    prepare_folder(found)
-    add(found, "complete", 4)
-    evaluated(found, 4)
+    found = completed(tmp_path, run)
+    damaged = bytearray(found.folder.generations(4).read_bytes())
+    damaged[40:49] = bytes(9)
+    found.folder.generations(4).write_bytes(damaged)
+    # The end of the file does not tell.
     assert entry(tmp_path, run).state == "complete"
     assert set_aside_damaged(found.folder) == []
     blocked = entry(tmp_path, run)
