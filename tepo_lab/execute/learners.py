@@ -39,7 +39,7 @@ def run_with_learners(config: dict[str, Any]) -> None:
     trainer = TorchTrainer(
         learn,
         train_loop_config=config,
-        torch_config=TorchConfig(backend="nccl" if _on_gpu(resources) else "gloo"),
+        torch_config=TorchConfig(backend="nccl" if resources.is_on_gpu else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.learners, resources_per_worker=share, use_gpu="GPU" in share
         ),
@@ -91,7 +91,3 @@ def is_lost_peer(error: BaseException) -> bool:
     if kinds & {"RayError", "RayTrainError", "DistError"}:
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error)
-
-
-def _on_gpu(resources: Resources) -> bool:
-    return resources.device == "cuda" or (resources.device == "auto" and resources.gpus > 0)

@@ -14,7 +14,6 @@ from tepo_lab.execute.ledger import Entry
 from tepo_lab.execute.memory import memory_lines
 from tepo_lab.execute.plan import Plan
 from tepo_lab.execute.progress import counted, duration
-from tepo_lab.execute.provenance import model_folder
 from tepo_lab.registry.axes import point_label
 from tepo_lab.registry.compose import arm_file, compose_run
 from tepo_lab.registry.difference import flatten
@@ -127,7 +126,7 @@ def _shortage(plan: Plan, cpus: float | None, gpus: float | None) -> str:
         ("--gpus", gpus, max(each.gpus for each in asked), "GPU"),
     )
     return " and ".join(
-        f"one run takes {most:g} {unit}{'s' * (most != 1)} and {option} gives {has:g}"
+        f"one run takes {_counted(most, unit)} and {option} gives {has:g}"
         for option, has, most, unit in given
         if has is not None and most > has
     )
@@ -135,13 +134,23 @@ def _shortage(plan: Plan, cpus: float | None, gpus: float | None) -> str:
 
 def _cluster(plan: Plan, cpus: float | None, gpus: float | None) -> str:
     """The machines that a plan's time is reckoned for."""
-    most = max(each.planned.spec.resources.gpus for each in plan.pending)
-    cores = f"{cpus:g} cores" if cpus is not None else "this machine's cores"
-    if not most and not gpus:
-        return cores
+    has = plan.cluster(cpus=cpus, gpus=gpus)
+    cores, on_gpus = _counted(has.cpus, "core"), _counted(has.gpus, "GPU")
+    whose = {
+        "given": cores,
+        "own": f"this machine's {cores}",
+        "needed": f"the {cores} that {'their runs take (--cpus N reckons with fewer)' if gpus else 'one run takes'}",
+    }[has.cores]
     if gpus is not None:
-        return f"{cores} and {gpus:g} GPUs"
-    return f"{cores} and the {most:g} GPUs that one run takes (--gpus N reckons for more)"
+        return f"{on_gpus} and {whose}"
+    if not has.gpus:
+        return whose
+    both = f"the {cores} and {on_gpus}" if has.cores == "needed" else f"{whose} and the {on_gpus}"
+    return f"{both} that one run takes (--gpus N reckons for more)"
+
+
+def _counted(amount: float, unit: str) -> str:
+    return f"{amount:g} {unit}{'s' * (amount != 1)}"
 
 
 def disk_bytes(plan: Plan) -> tuple[int, int]:
@@ -155,7 +164,7 @@ def disk_bytes(plan: Plan) -> tuple[int, int]:
         if not spec.arm.trained:
             continue
         width = {"float32": 4, "bfloat16": 2}[spec.model.dtype]
-        weights = sum(path.stat().st_size for path in model_folder(spec.model).glob("*.safetensors"))
+        weights = sum(path.stat().st_size for path in spec.model.folder.glob("*.safetensors"))
         parameters = spec.model.sizes.parameters if spec.model.sizes else weights // width
         unknown += not parameters
         beside = 2 if width == 2 and spec.resources.learners == 1 else 0

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import ResourceError
-from tepo_lab.execute.provenance import model_folder
 from tepo_lab.schema.profile import ModelSpec, Sizes
 from tepo_lab.schema.run import RunSpec
 
@@ -176,7 +175,7 @@ def parameters_of(
 
 
 def _config(model: ModelSpec) -> dict[str, Any] | None:
-    places = [model_folder(model)]
+    places = [model.folder]
     if not places[0].is_dir():
         root = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME", "~/.cache/huggingface")) / "hub"
         snapshots = Path(root).expanduser() / f"models--{model.path.replace('/', '--')}" / "snapshots"

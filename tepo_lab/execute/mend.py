@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tepo_lab.errors import RecordError
+from tepo_lab.schema.generations import LASTING, fault_of
 from tepo_lab.schema.profile import Suite
-from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, tail, write_json
+from tepo_lab.schema.record import RunFolder, parsed_line, step_of, tail, write_json
 
 if TYPE_CHECKING:
     import pyarrow
 
-#: Columns without which generations count for nothing, and their types; a file of an older version may lack the others.
-NEEDED = {name: "string" for name in GENERATION_COLUMNS if name not in ("how", "grader", "extracted")} | {
-    "sample": "int64",
-    "tokens": "int64",
-    "truncated": "bool",
-    "correct": "int64",
-}
+Condition = Literal["whole", "lacks grades", "damaged"]
 
 #: What a damaged file is kept as, for whoever wants to look at it; a further one of that name gets a number.
 DAMAGED = ".damaged"
@@ -36,11 +30,11 @@ def go_back_to_records(folder: RunFolder, checkpoint_every: int) -> list[int]:
     Returns the steps of the checkpoints removed. Raises `RecordError` when no checkpoint is left to go back to although
     the run has come far: then the records were lost by something else than a crash.
     """
-    recorded = {int(step["step"]) for step in folder.metrics()}
+    recorded = {step["step"] for step in folder.metrics()}
     last = 0
     while last + 1 in recorded:
         last += 1
-    steps = sorted(int(path.name.removeprefix("step-")) for path in folder.checkpoints.glob("step-*"))
+    steps = folder.checkpoint_steps()
     ahead = [step for step in steps if step > last]
     if ahead and len(ahead) == len(steps) and steps[0] > 2 * checkpoint_every:
         raise RecordError(
@@ -59,15 +53,14 @@ def set_aside_damaged(folder: RunFolder, suite: Suite | None = None) -> list[Pat
     again stay where they are, and are marked (`marked_steps`). Args: `suite`, of which generations must be graded in
     full. Returns the new paths.
     """
-    moved = [_set_aside(path) for path in sorted(folder.path.glob("tokens/step-*.json")) if not is_readable(path)]
+    moved = [_set_aside(path) for path in sorted(folder.path.glob("tokens/step-*.json")) if _mapping(path) is None]
     for path in sorted(folder.path.glob("generations/step-*.parquet"), reverse=True):
-        step, is_whole = _step(path), is_readable(path, suite)
-        if is_whole or makes_again(folder, step):
-            _marker(folder, step).unlink(missing_ok=True)
-        else:
-            lacks_grades = suite is not None and is_readable(path, suite, graded=False)
-            write_json(_marker(folder, step), _stamp(path) | {"lacks_grades": lacks_grades})
-        if not is_whole and makes_again(folder, step):
+        step, found = step_of(path), condition_of(path, suite)
+        if found != "whole" and not makes_again(folder, step):
+            write_json(_marker(folder, step), _stamp(path) | {"lacks_grades": found == "lacks grades"})
+            continue
+        _marker(folder, step).unlink(missing_ok=True)
+        if found != "whole":
             moved.append(_set_aside(path))
     return sorted(moved)
 
@@ -78,7 +71,7 @@ def makes_again(folder: RunFolder, step: int) -> bool:
     It goes on from its newest checkpoint. One that is over is gone on with for the evaluation at its end alone; without
     a checkpoint, and trained, it would have to be trained anew.
     """
-    newest = max((_step(path) for path in folder.checkpoints.glob("step-*")), default=None)
+    newest = max(folder.checkpoint_steps(), default=None)
     last = (tail(folder.events_file, 1) or [{}])[-1]
     if last.get("event") not in _OVER:
         return newest is None or newest <= step
@@ -88,7 +81,7 @@ def makes_again(folder: RunFolder, step: int) -> bool:
 
 def marked_steps(folder: RunFolder) -> set[int]:
     """Steps whose generations were found not to be whole, stayed for want of a checkpoint, and are still the same."""
-    steps = {_step(path) for path in folder.path.glob("generations/step-*.marked.json")}
+    steps = {step_of(path) for path in folder.path.glob("generations/step-*.marked.json")}
     return {step for step in steps if is_marked(folder, step)}
 
 
@@ -104,12 +97,11 @@ def lacks_grades_alone(folder: RunFolder, step: int) -> bool:
 
 def _mark(folder: RunFolder, step: int) -> dict[str, Any]:
     """What was found of a step's generations; nothing where they were not marked, or are others now."""
+    found = _mapping(_marker(folder, step)) or {}
     try:
-        found = json.loads(_marker(folder, step).read_bytes())
-        is_same = isinstance(found, dict) and _stamp(folder.generations(step)).items() <= found.items()
-    except (OSError, ValueError):
+        return found if _stamp(folder.generations(step)).items() <= found.items() else {}
+    except OSError:
         return {}
-    return found if is_same else {}
 
 
 def _marker(folder: RunFolder, step: int) -> Path:
@@ -122,10 +114,6 @@ def _stamp(path: Path) -> dict[str, int]:
     return {"size": found.st_size, "modified_ns": found.st_mtime_ns}
 
 
-def _step(path: Path) -> int:
-    return int(path.name.partition(".")[0].removeprefix("step-"))
-
-
 def _set_aside(path: Path) -> Path:
     aside, number = path.with_name(path.name + DAMAGED), 1
     while aside.exists():
@@ -134,31 +122,38 @@ def _set_aside(path: Path) -> Path:
     return path.rename(aside)
 
 
-def is_readable(path: Path, suite: Suite | None = None, *, graded: bool = True) -> bool:
-    """Whether a file of generations (.parquet) or of tokens (.json) can be read from its beginning to its end.
+def _mapping(path: Path) -> dict[str, Any] | None:
+    """What a JSON file holds; None where it cannot be read, or holds no mapping."""
+    try:
+        return parsed_line(path.read_bytes())
+    except OSError:
+        return None
 
-    Args: `suite`, which generations must be those of: each sample of each problem once, and, if `graded`, with a grade.
+
+def condition_of(path: Path, suite: Suite | None = None) -> Condition:
+    """How a file of generations is, read from its beginning to its end.
+
+    Args: `suite`, which the generations must be those of: each sample of each problem once, and with a grade.
     """
     import pyarrow
     from pyarrow import parquet
 
     try:
-        if path.suffix == ".json":
-            return isinstance(json.loads(path.read_bytes()), dict)
-        table = parquet.read_table(path, page_checksum_verification=True)
-        if not NEEDED.items() <= {field.name: str(field.type) for field in table.schema}.items():
-            return False
-        return suite is None or _is_complete(table, suite, graded)
+        rows = parquet.read_table(path, page_checksum_verification=True)
+        if fault_of(rows, LASTING) is not None:
+            return "damaged"
     except (pyarrow.ArrowException, OSError, ValueError):
-        return False
+        return "damaged"
+    if suite is None:
+        return "whole"
+    rows = rows.select(["benchmark", "problem", "correct"])
+    if _has_all(suite, rows.filter(rows["correct"].is_valid())):
+        return "whole"
+    return "lacks grades" if _has_all(suite, rows) else "damaged"
 
 
-def _is_complete(rows: pyarrow.Table, suite: Suite, graded: bool) -> bool:
-    from pyarrow.compute import CountOptions
-
-    counted = CountOptions(mode="only_valid" if graded else "all")
-    samples = rows.group_by(["benchmark", "problem", "sample"]).aggregate([])
-    problems = rows.group_by(["benchmark", "problem"]).aggregate([("correct", "count", counted)])
-    found = Counter(zip(problems["benchmark"].to_pylist(), problems["correct_count"].to_pylist(), strict=True))
-    wanted = {(name, benchmark.samples): benchmark.problems for name, benchmark in suite.benchmarks.items()}
-    return samples.num_rows == rows.num_rows and found == Counter(wanted)
+def _has_all(suite: Suite, rows: pyarrow.Table) -> bool:
+    """Whether the rows, of which none repeats another, are of as many samples and problems as the suite's."""
+    problems = rows.group_by(["benchmark", "problem"]).aggregate([([], "count_all")])
+    found = Counter(zip(problems["benchmark"].to_pylist(), problems["count_all"].to_pylist(), strict=True))
+    return found == {(name, benchmark.samples): benchmark.problems for name, benchmark in suite.benchmarks.items()}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from tepo_lab.errors import DataError, ModelError
-from tepo_lab.execute.provenance import model_folder, model_identity
-from tepo_lab.schema.profile import ChainData, Data, ModelSpec
+from tepo_lab.execute.provenance import model_identity
+from tepo_lab.schema.profile import ChainData, Data, DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.sources import open_source
 
@@ -38,10 +39,28 @@ def check_inputs(specs: Iterable[RunSpec]) -> None:
                 _check_problems(f"suite.benchmarks.{name}", benchmark.data, benchmark.problems)
 
 
+def missing_data(specs: Iterable[RunSpec]) -> list[str]:
+    """A line for each file or folder of problems that runs name and this machine has not; nothing is read of others."""
+    used: list[tuple[str, Data]] = []
+    for spec in specs:
+        used += [("data", spec.data)] if spec.arm.trained else []
+        used += [(f"suite.benchmarks.{name}.data", each.data) for name, each in spec.suite.benchmarks.items()]
+    # A benchmark may be made of the training file: it is mended under the shorter key.
+    named: dict[str, str] = {}
+    for key, data in sorted(used, key=lambda each: each[0] != "data"):
+        if isinstance(data, DatasetData) and data.path is not None:
+            named.setdefault(data.path, f"{key}.path")
+    return [
+        f"{key}={path}: no such file or folder on this machine; tepo-lab run refuses it where it is missing."
+        for path, key in named.items()
+        if not Path(path).expanduser().exists()
+    ]
+
+
 def _check_model(model: ModelSpec, longest: int) -> None:
-    folder, where = model_folder(model), f"model.path={model.path}"
+    folder, where = model.folder, f"model.path={model.path}"
     if not folder.is_dir():
-        if model.path.startswith(("package:", "/", ".", "~")):
+        if model.is_packaged or model.path.startswith(("/", ".", "~")):
             mend = "make it with tepo-lab model import, or name" if model.origin else "name"
             raise ModelError(f"{where}: no such folder; {mend} a model's folder or its name on the hub.")
         return

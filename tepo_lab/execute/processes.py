@@ -48,6 +48,15 @@ def processes() -> Iterator[Process]:
             yield found
 
 
+def descendants(pid: int) -> list[Process]:
+    """The process and all that it started, directly or not."""
+    found, family = list(processes()), {pid}
+    # A parent may have a higher number than its child.
+    while grown := {each.pid for each in found if each.parent in family} - family:
+        family |= grown
+    return [each for each in found if each.pid in family]
+
+
 def children(names: Collection[str]) -> list[int]:
     """The numbers of this process's living children of those names."""
     return [each.pid for each in processes() if each.parent == os.getpid() and each.lives and each.name in names]

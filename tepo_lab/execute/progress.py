@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from tepo_lab.schema.record import RunFolder, tail
 PLAIN_SECONDS = 15.0
 
 #: Steps whose mean is a run's pace.
-_PACE_STEPS = 5
+PACE_STEPS = 5
 
 _STYLES = {"complete": "green", "collapsed": "yellow", "failed": "red", "training": "cyan", "evaluating": "magenta"}
 
@@ -161,24 +161,33 @@ class Watch:
 def refresh(standing: Standing, *, since: float = 0.0) -> None:
     """Read the ends of the run's records into `standing`; events before `since` (Unix seconds) are of earlier attempts.
 
-    The ends alone, however long the run: this is called at every step of every run that goes on.
+    The ends alone, however long the run: this is called at every step of every run that goes on. An event that does not
+    say when it was is passed over, a step that does not say how long it took is none to judge the pace by.
     """
     folder = standing.entry.folder
-    metrics = tail(folder.metrics_file, _PACE_STEPS)
-    events = [event for event in tail(folder.events_file) if event["time"] >= since]
+    metrics = tail(folder.metrics_file, PACE_STEPS)
+    events = [event for event in tail(folder.events_file) if event.get("time", -1.0) >= since]
     if metrics:
         standing.step = int(metrics[-1]["step"])
         standing.reward, standing.entropy = metrics[-1].get("reward/mean"), metrics[-1].get("actor/entropy")
-        recent = [step["seconds/step"] for step in metrics]
-        standing.seconds_per_step = sum(recent) / len(recent)
+    standing.seconds_per_step = pace(metrics) or standing.seconds_per_step
     if not events:
         return
-    last = events[-1]
+    standing.evaluation_seconds = evaluation_seconds(events) or standing.evaluation_seconds
+    standing.state, standing.detail = _state(events[-1], standing)
+
+
+def pace(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """Mean wall seconds of these steps, of those that say how long they took."""
+    recent = [step["seconds/step"] for step in metrics if step.get("seconds/step") is not None]
+    return sum(recent) / len(recent) if recent else None
+
+
+def evaluation_seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
+    """Wall seconds of the last evaluation among these events that was sampled."""
     # Grades made again are recorded as evaluated too, and took no time of the run's.
-    evaluations = [event["seconds"] for event in events if event["event"] == "evaluated" and event.get("seconds")]
-    if evaluations:
-        standing.evaluation_seconds = float(evaluations[-1])
-    standing.state, standing.detail = _state(last, standing)
+    seconds = [event["seconds"] for event in events if event["event"] == "evaluated" and event.get("seconds")]
+    return float(seconds[-1]) if seconds else None
 
 
 def _state(last: dict[str, Any], standing: Standing) -> tuple[str, str]:

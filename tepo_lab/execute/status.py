@@ -13,16 +13,14 @@ from rich.live import Live
 from rich.text import Text
 
 from tepo_lab.errors import RecordError
+from tepo_lab.execute.footers import condition_told, recorded_generations
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.ledger import anew, lost_for_good
-from tepo_lab.execute.progress import counted, duration
+from tepo_lab.execute.ledger import FAULT, lost_for_good
+from tepo_lab.execute.progress import PACE_STEPS, counted, duration, evaluation_seconds, pace
 from tepo_lab.schema.record import RunFolder, tail
 
 #: Seconds between two looks with --watch.
 WATCH_SECONDS = 2.0
-
-#: Steps whose mean is a run's pace.
-_PACE_STEPS = 5
 
 #: Seconds that a run is told to take where it has no pace of its own.
 _ESTIMATES = ("seconds_per_step", "evaluation_seconds")
@@ -71,16 +69,15 @@ def status_of(folder: RunFolder) -> Status:
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{folder.run_file} is damaged ({type(error).__name__}: {error})"
         return Status(folder.name, "damaged", detail=f"{reason}: the command that ran it writes it anew.")
-    events, metrics = tail(folder.events_file), tail(folder.metrics_file, _PACE_STEPS)
-    state, detail = _state(folder, events, steps)
+    events = tail(folder.events_file)
+    state, detail = _state(folder, events, steps, recorded_generations(spec))
+    metrics = tail(folder.metrics_file, 1 if state in _OVER else PACE_STEPS)
     step = max([int(each.get("step") or 0) for each in (*events[-3:], *metrics[-1:])], default=0)
     left = None
     if state not in _OVER:
-        paces = [each["seconds/step"] for each in metrics[-_PACE_STEPS:] if each.get("seconds/step") is not None]
-        pace = sum(paces) / len(paces) if paces else estimates["seconds_per_step"]
-        evaluated = [each["seconds"] for each in events if each.get("event") == "evaluated" and "seconds" in each]
-        evaluation = float(evaluated[-1]) if evaluated else estimates["evaluation_seconds"]
-        left = max(0, steps - step) * pace + evaluation
+        per_step = pace(metrics) or estimates["seconds_per_step"]
+        evaluation = evaluation_seconds(events) or estimates["evaluation_seconds"]
+        left = max(0, steps - step) * per_step + evaluation
     return Status(
         name=folder.name,
         state=state,
@@ -98,17 +95,17 @@ def statuses(folders: Iterable[RunFolder]) -> list[Status]:
     return [status_of(folder) for folder in folders]
 
 
-def _state(folder: RunFolder, events: Sequence[dict[str, Any]], steps: int) -> tuple[str, str]:
+def _state(folder: RunFolder, events: Sequence[dict[str, Any]], steps: int, generations: int | None) -> tuple[str, str]:
     if folder.lease_file.exists() and is_held(folder):
         return "running", ""
     last = events[-1] if events else {}
     event = last.get("event")
-    if (lost := lost_for_good(folder, last, steps)) is not None:
-        return "blocked", f"{lost}; {anew(folder, int(last['step']))}"
-    if event == "complete":
-        return "complete", ""
-    if event == "collapsed":
-        return "collapsed", str(last.get("rule", ""))
+    if event in ("complete", "collapsed"):
+        if condition_told(folder, int(last.get("step") or 0), generations, events) == "whole":
+            return event, str(last.get("rule", ""))
+        if (lost := lost_for_good(folder, events, steps, generations)) is not None:
+            return "blocked", "; ".join(lost)
+        return "interrupted", f"its evaluation is {FAULT}; the command that ran it makes it anew"
     if event == "stopped":
         return "stopped", f"by the search ({last.get('by')})"
     if event == "failed":

@@ -13,11 +13,35 @@ from tepo_lab.execute.attempt import Attempt
 from tepo_lab.execute.failures import end_attempt, is_machine_failure, log_error, record_user_failure
 
 
-class Quiet(TrialProgressCallback):  # type: ignore[misc]
-    """Tune's own lines about trials, which would stand among a command's results, unsaid."""
+class Ends(TrialProgressCallback):  # type: ignore[misc]
+    """What the driver does as trials end: it lets go of what Tune would keep of each, as long as the sweep goes on.
 
-    def _print(self, msg: str) -> None:
+    In the place of Tune's own callback, whose lines would stand among a command's results. `failed` are the trials that
+    still failed after their retries.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: list[Any] = []
+
+    def on_trial_result(self, **told: Any) -> None:
         """Nothing: the session tells of the runs."""
+
+    def on_trial_complete(self, *, trial: Any, **told: Any) -> None:
+        """Forget the trial's results: the records hold them."""
+        _forget_results(trial)
+
+    def on_trial_error(self, *, trial: Any, **told: Any) -> None:
+        """Take note of a trial that is not tried again."""
+        _forget_results(trial)
+        self.failed.append(trial)
+
+
+def _forget_results(trial: Any) -> None:
+    """Empty Tune's statistics of a trial that has ended: some 20 kB, of its clocks and counters for the most part."""
+    kept = trial.run_metadata
+    kept.metric_analysis, kept.metric_n_steps = {}, {}
+    kept.last_result = {"config": trial.config}
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]

@@ -11,9 +11,10 @@ from rich.console import Group
 from rich.text import Text
 
 from tepo_lab.errors import RecordError
+from tepo_lab.execute.footers import recorded_generations
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.ledger import anew, lost_for_good
-from tepo_lab.schema.record import RunFolder, tail
+from tepo_lab.execute.ledger import lost_for_good
+from tepo_lab.schema.record import RunFolder
 
 #: Lines of trial.log shown for a cause.
 LOG_LINES = 12
@@ -80,47 +81,36 @@ def causes(folders: Iterable[RunFolder]) -> list[Cause]:
     """The causes for which runs are not done now, those with the most runs first. Runs that are going on have none."""
     found: dict[tuple[str, str], Cause] = {}
     for folder in folders:
-        if (damage := _damage(folder)) is not None:
-            found[damage.kind, folder.name] = damage
+        each = _cause(folder)
+        if each is None:
             continue
-        events = tail(folder.events_file)
-        if events and (lost := _lost(folder, events[-1])) is not None:
-            found[lost.kind, folder.name] = lost
-            continue
-        if not events or events[-1].get("event") in ("complete", "collapsed", "stopped") or is_held(folder):
-            continue
-        each = _cause(folder, events[-1])
-        cause = found.setdefault((each.kind, each.fingerprint), each)
+        # No two runs are damaged alike, and no log says how.
+        is_own = each.kind == "damaged"
+        cause = found.setdefault((each.kind, folder.name if is_own else each.fingerprint), each)
         cause.runs.append(folder.name)
-        cause.log = log_tail(folder) or cause.log
+        cause.log = ([] if is_own else log_tail(folder)) or cause.log
     return sorted(found.values(), key=lambda cause: -len(cause.runs))
 
 
-def _damage(folder: RunFolder) -> Cause | None:
-    """Why the records of a run cannot be read, if they cannot."""
+def _cause(folder: RunFolder) -> Cause | None:
+    """Why a run is not done, if it is not and nobody works on it."""
     try:
-        if folder.run_file.exists():
-            folder.run()
-        folder.events()
-    except RecordError as error:
-        said, _, mend = str(error).rpartition(": ")
-        return Cause("damaged", "", said, mend, [folder.name])
-    return None
-
-
-def _lost(folder: RunFolder, last: dict[str, Any]) -> Cause | None:
-    """Why a run that trained to its end counts for nothing, and is not gone on with, if that is so."""
-    # How far the run was to go is asked last: thousands of run.json take a second.
-    if lost_for_good(folder, last, 0) is None or not folder.run_file.exists() or is_held(folder):
+        spec = folder.run()["spec"] if folder.run_file.exists() else None
+        events = folder.events()
+    except RecordError as damage:
+        fault, _, mend = str(damage).rpartition(": ")
+        return Cause("damaged", "", fault, mend)
+    if not events or is_held(folder):
         return None
-    said = lost_for_good(folder, last, int(folder.run()["spec"]["trainer"]["steps"]))
-    return Cause("damaged", "", said, f"{anew(folder, int(last['step']))}.", [folder.name]) if said else None
-
-
-def _cause(folder: RunFolder, last: dict[str, Any]) -> Cause:
-    if last.get("event") != "failed":
-        error = "ended without a word (killed, or the machine went down)"
-        return Cause("stopped", "", error, "give the same command again; it goes on from the newest checkpoint.")
+    last = events[-1]
+    if last["event"] in ("complete", "collapsed", "stopped"):
+        if spec is None:
+            return None
+        lost = lost_for_good(folder, events, spec["trainer"]["steps"], recorded_generations(spec))
+        return Cause("damaged", "", lost[0], f"{lost[1]}.") if lost else None
+    if last["event"] != "failed":
+        said = "ended without a word (killed, or the machine went down)"
+        return Cause("stopped", "", said, "give the same command again; it goes on from the newest checkpoint.")
     kind, error = str(last.get("kind")), str(last.get("error"))
     mend = _machine_mend(error) if kind == "machine" else _user_mend(folder, last, error)
     return Cause(kind, str(last.get("fingerprint") or error), error, mend)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,19 +11,25 @@ if TYPE_CHECKING:
 #: Columns that a count needs. `extracted` may be of any type, and null where no answer was found.
 COUNTED = ("benchmark", "problem", "sample", "correct", "truncated", "extracted")
 
+#: Columns that every file of generations has; one of an older version may lack the others.
+LASTING = (*COUNTED, "prompt", "answer", "response", "tokens")
 
-def fault_of(rows: pyarrow.Table) -> str | None:
+
+def fault_of(rows: pyarrow.Table, columns: Sequence[str] = COUNTED) -> str | None:
     """Why generations cannot be counted, in a phrase; None where they can.
 
-    Each of `COUNTED` is there and of its type, every grade is the integer 0 or 1 (null: not graded), and no sample of
-    a problem stands there twice. Args: `rows` with at least the columns `COUNTED`, further ones are not looked at.
+    Each of `columns`, which are those of `COUNTED` or more, is there and of its type, every grade is the integer 0 or 1
+    (null: not graded), and no sample of a problem stands there twice. Further columns of `rows` are not looked at.
     """
     import pyarrow.compute as compute
 
-    for name in COUNTED:
+    types = _types()
+    for name in columns:
         if name not in rows.column_names:
             return f"it has no column {name}"
-    for name, (is_right, wanted) in _types().items():
+        if name not in types:
+            continue
+        is_right, wanted = types[name]
         if not is_right(rows.schema.field(name).type):
             return f"its column {name} is of type {rows.schema.field(name).type}, not {wanted}"
         if name != "correct" and rows[name].null_count:
@@ -49,4 +55,8 @@ def _types() -> dict[str, tuple[Callable[[Any], bool], str]]:
         "sample": (types.is_integer, "integer"),
         "correct": (types.is_integer, "integer"),
         "truncated": (types.is_boolean, "boolean"),
+        "prompt": (is_text, "text"),
+        "answer": (is_text, "text"),
+        "response": (is_text, "text"),
+        "tokens": (types.is_integer, "integer"),
     }

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -118,19 +120,19 @@ class RunFolder:
     def name(self) -> str:
         return self.path.name
 
-    @property
+    @cached_property
     def run_file(self) -> Path:
         return self.path / "run.json"
 
-    @property
+    @cached_property
     def metrics_file(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    @property
+    @cached_property
     def events_file(self) -> Path:
         return self.path / "events.jsonl"
 
-    @property
+    @cached_property
     def lease_file(self) -> Path:
         return self.path / "lease.json"
 
@@ -142,7 +144,7 @@ class RunFolder:
     def attempt_file(self) -> Path:
         return self.path / "attempt.json"
 
-    @property
+    @cached_property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -157,20 +159,34 @@ class RunFolder:
 
     def token_steps(self) -> list[int]:
         """Steps with a token file, ascending."""
-        return sorted(int(path.stem.removeprefix("step-")) for path in self.path.glob("tokens/step-*.json"))
+        return sorted(map(step_of, self.path.glob("tokens/step-*.json")))
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps with a checkpoint, damaged ones among them, ascending."""
+        return sorted(map(step_of, self.checkpoints.glob("step-*")))
 
     def evaluated_steps(self) -> list[int]:
         """Steps whose generations lie on disk in full, ascending. A file that was cut off does not count."""
-        paths = self.path.glob("generations/step-*.parquet")
-        return sorted(int(path.stem.removeprefix("step-")) for path in paths if _is_whole_parquet(path))
+        return sorted(map(step_of, filter(_is_whole_parquet, self.path.glob("generations/step-*.parquet"))))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The steps' metrics in order: `step` counts, all else is a number or None. Raises as `read_lines`."""
-        return list(read_lines(self.metrics_file, "step"))
+        return list(read_lines(self.metrics_file))
+
+    def whole_metrics(self) -> list[dict[str, Any]]:
+        """The metrics of every step from the first on. Raises `RecordError` also where one is missing or repeated."""
+        metrics = self.metrics()
+        for number, line in enumerate(metrics, start=1):
+            if line["step"] != number:
+                raise RecordError(
+                    f"{self.metrics_file} has step {line['step']} in the place of step {number}: put the file back, or "
+                    "remove the folder to run it again."
+                )
+        return metrics
 
     def events(self) -> list[dict[str, Any]]:
         """What happened to the run, in order, each with what its kind always has. Raises as `read_lines`."""
-        return list(read_lines(self.events_file, "event"))
+        return list(read_lines(self.events_file))
 
     def run(self) -> dict[str, Any]:
         """The contents of run.json. Raises `RecordError` when it is missing, damaged, or no run's."""
@@ -180,10 +196,15 @@ class RunFolder:
             raise RecordError(f"{self.run_file} is missing: the folder holds no run; remove it.") from None
         except (ValueError, RecursionError) as error:
             raise RecordError(f"{self.run_file} is damaged ({error}): {_MEND}") from None
-        if (fault := _fault_of(values)) is not None:
+        if (fault := _fault_of(values) or _other_run(values, self.name)) is not None:
             raise RecordError(f"{self.run_file} is damaged ({fault}): {_MEND}")
         run: dict[str, Any] = values
         return run
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint or a file, such as step-000020.parquet."""
+    return int(path.name.partition(".")[0].removeprefix("step-"))
 
 
 def _fault_of(run: Any) -> str | None:
@@ -199,6 +220,15 @@ def _fault_of(run: Any) -> str | None:
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             return f"its {key} is not what it must be"
     return None
+
+
+def _other_run(run: Mapping[str, Any], name: str) -> str | None:
+    """Where a run's values are another one's than its folder's name, which ends with its seed and id; else None."""
+    named = re.search(r"-s(\d+)-([0-9a-f]{8})$", name)
+    seed, identity = run["spec"]["seed"], run["id"]
+    if named is None or (seed == int(named[1]) and identity.startswith(named[2])):
+        return None
+    return f"it is of seed {seed} and id {identity[:8]}, its folder of seed {named[1]} and id {named[2]}"
 
 
 def run_folders(home: Path) -> list[RunFolder]:
@@ -226,21 +256,21 @@ def tell_passed_over(folder: RunFolder, error: RecordError) -> None:
     sys.stderr.write(f"tepo-lab: note: run {folder.name} is passed over: {error}\n")
 
 
-def read_lines(path: Path, needed: str | None = None) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects of a JSON-lines file; none when there is no file.
 
     A last line that is cut off or cannot be read is left out: its writer, or the machine, died while writing it.
-    Raises `RecordError` for any other line that cannot be read, for one without the key `needed`, and for one that does
-    not hold what a line of a run's events or step metrics must.
+    Raises `RecordError` for any other line that cannot be read, and for one that does not hold what a line of a run's
+    events or step metrics must.
     """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return
-    yield from lines_of(text, path, needed)
+    yield from lines_of(text, path)
 
 
-def lines_of(text: bytes, path: Path, needed: str | None = None, *, before: int = 0) -> Iterator[dict[str, Any]]:
+def lines_of(text: bytes, path: Path, *, before: int = 0) -> Iterator[dict[str, Any]]:
     """The JSON objects of the last part of a JSON-lines file, as `read_lines`. Args: `before`, lines before it."""
     check = _line_check(path)
     lines = text.rpartition(b"\n")[0].split(b"\n")
@@ -249,8 +279,7 @@ def lines_of(text: bytes, path: Path, needed: str | None = None, *, before: int 
             continue
         values = parsed_line(line)
         if values is not None:
-            fault = f"it has no {needed!r}" if needed is not None and values.get(needed) is None else check(values)
-            if fault is not None:
+            if (fault := check(values)) is not None:
                 raise RecordError(f"{path}:{number} cannot be read ({fault}): remove that line.")
             yield values
         elif number < before + len(lines):
@@ -264,6 +293,8 @@ def _line_check(path: Path) -> Callable[[dict[str, Any]], str | None]:
 
 def _fault_of_event(values: dict[str, Any]) -> str | None:
     event = values.get("event")
+    if event is None:
+        return "it has no 'event'"
     if not isinstance(event, str):
         return "its 'event' is no text"
     for key in _EVENT_KEYS.get(event, ()):
@@ -282,7 +313,9 @@ def _fault_of_event(values: dict[str, Any]) -> str | None:
 
 
 def _fault_of_metrics(values: dict[str, Any]) -> str | None:
-    if not _is_step(values.get("step")):
+    if "step" not in values:
+        return "it has no 'step'"
+    if not _is_step(values["step"]):
         return "its 'step' is no count"
     for key, value in values.items():
         if value is not None and not (type(value) in (int, float) and -_FINITE <= value <= _FINITE):
@@ -349,7 +382,7 @@ def _drop_unfinished_line(stream: BinaryIO) -> None:
 
 
 def parsed_line(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line; None for anything else."""
+    """The JSON object that a line (or a file) holds; None for anything else."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):

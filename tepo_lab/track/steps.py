@@ -14,10 +14,8 @@ from tepo_lab.schema.record import RunFolder, lines_of, parsed_line
 class NewLines:
     """Reads a JSON-lines file that grows, each time what was added since. Of what was read only the end is kept."""
 
-    def __init__(self, path: Path, needed: str | None = None) -> None:
-        """Args: as for `tepo_lab.schema.record.read_lines`."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.needed = needed
         self._inode = self._end = self._count = 0
         self._last = b""
 
@@ -25,7 +23,7 @@ class NewLines:
         """The lines added since the last call, and whether they are all of the file's, from the first on.
 
         They are at the first call, and where the file is not the one that was read before: cut back, or written anew.
-        Raises `RecordError` as `read_lines` does.
+        Raises `RecordError` as `tepo_lab.schema.record.read_lines` does.
         """
         try:
             stream = self.path.open("rb")
@@ -38,7 +36,7 @@ class NewLines:
                 self._inode, self._end, self._count = os.fstat(stream.fileno()).st_ino, 0, 0
             stream.seek(self._end)
             text = _without_cut_line(stream.read())
-        lines = list(lines_of(text, self.path, self.needed, before=self._count))
+        lines = list(lines_of(text, self.path, before=self._count))
         if text:
             self._end += len(text)
             self._count += text.count(b"\n")
@@ -64,7 +62,7 @@ class Steps:
     """A run's step metrics for the mirror: what is new of them, and a digest of all."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._lines = NewLines(folder.metrics_file, "step")
+        self._lines = NewLines(folder.metrics_file)
         self._digest = hashlib.sha256()
         #: When the last step ended, Unix seconds; 0 before the first.
         self.last_time = 0.0

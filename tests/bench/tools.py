@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -27,6 +28,9 @@ ARMS = (
 
 TABLES = ("table1", "table2", "table3", "table4")
 
+#: When the evaluations were written, in Unix seconds.
+WRITTEN = 1.7e9
+
 #: A step's metrics, of the size that training writes them.
 METRICS = {f"actor/metric_{number}": 0.123456789012345 for number in range(45)}
 
@@ -38,8 +42,8 @@ def tool_seconds(scratch: Path) -> dict[str, Any]:
         for seeds, profile in ((500, "nano"), (50, "nano"), (3, "qwen2.5-7b"))
     )
     wide, deep = scratch / "2000-runs", scratch / "60-runs"
-    _write_home(wide, _sweep(scratch / "status.yaml", 100, "nano"), generations=False)
-    _write_home(deep, sixty, generations=True)
+    _write_home(wide, _sweep(scratch / "status.yaml", 100, "nano"), are_alike=True)
+    _write_home(deep, sixty, are_alike=False)
     nowhere = scratch / "empty"
     table = ["report", str(sixty), "--home", str(deep)]
     measured = {
@@ -78,15 +82,23 @@ def _sweep(path: Path, seeds: int, profile: str) -> Path:
     return path
 
 
-def _write_home(home: Path, sweep: Path, *, generations: bool) -> None:
-    """A home in which every run of a sweep is over, with five steps of metrics and, if asked, its last evaluation."""
+def _write_home(home: Path, sweep: Path, *, are_alike: bool) -> None:
+    """A home in which every run of a sweep is over, with five steps of metrics and its last evaluation.
+
+    Args: `are_alike`: all evaluations are one file by many names.
+    """
+    first: Path | None = None
     for number, run in enumerate(expand(*load_sweep(str(sweep))).runs):
         folder = RunFolder(home / "runs" / run.folder)
         _write_records(folder, run)
-        if generations:
-            place = folder.generations(run.spec.steps)
-            place.parent.mkdir()
-            parquet.write_table(pa.table(_generations(run.spec, number)), place, compression="zstd")
+        place = folder.generations(run.spec.steps)
+        place.parent.mkdir()
+        if first is not None and are_alike:
+            place.hardlink_to(first)
+            continue
+        parquet.write_table(pa.table(_generations(run.spec, number)), place, compression="zstd")
+        os.utime(place, (WRITTEN, WRITTEN))
+        first = place
 
 
 def _write_records(folder: RunFolder, run: PlannedRun) -> None:
@@ -95,8 +107,15 @@ def _write_records(folder: RunFolder, run: PlannedRun) -> None:
     write_json(folder.run_file, values | {"spec": spec, "provenance": {"commit": "0" * 40, "dirty": False}})
     steps = "".join(_line({"step": step} | METRICS) for step in range(1, 6))
     folder.metrics_file.write_text(steps)
-    events = ({"event": "started", "step": 0}, {"event": "complete", "step": run.spec.steps})
-    folder.events_file.write_text("".join(_line({"time": 1.7e9} | event) for event in events))
+    tallies = {
+        name: {"correct": 0, "graded": each.problems * each.samples} for name, each in run.spec.suite.benchmarks.items()
+    }
+    events = (
+        {"event": "started", "step": 0},
+        {"event": "evaluated", "step": run.spec.steps, "seconds": 60.0, "benchmarks": tallies},
+        {"event": "complete", "step": run.spec.steps},
+    )
+    folder.events_file.write_text("".join(_line({"time": WRITTEN + 1} | event) for event in events))
 
 
 def _line(values: dict[str, Any]) -> str:

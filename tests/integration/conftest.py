@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.fixture(scope="session")
-def bench(tmp_path_factory):
-    """Two runs, for faults that are of a command."""
+def new_bench(folder, **choices):
     from tests.integration.fault_points import STEPS
     from tests.integration.faults import Bench
 
-    return Bench(tmp_path_factory.mktemp("matrix"), STEPS)
+    return Bench(folder, STEPS, **choices)
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory):
+    """Two runs, for faults that are of a command."""
+    return new_bench(tmp_path_factory.mktemp("matrix"))
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +27,7 @@ def peaceful(bench):
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory):
     """Six runs, for faults that are each of one run."""
-    from tests.integration.fault_points import STEPS
-    from tests.integration.faults import Bench
-
-    return Bench(tmp_path_factory.mktemp("wide"), STEPS, seeds=(1, 2, 3))
+    return new_bench(tmp_path_factory.mktemp("wide"), seeds=(1, 2, 3))
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +38,7 @@ def wide_peaceful(wide):
 @pytest.fixture(scope="session")
 def narrow(tmp_path_factory):
     """One run, for faults that are of the home."""
-    from tests.integration.fault_points import STEPS
-    from tests.integration.faults import Bench
-
-    return Bench(tmp_path_factory.mktemp("narrow"), STEPS, arms=("tepo",))
+    return new_bench(tmp_path_factory.mktemp("narrow"), arms=("tepo",))
 
 
 @pytest.fixture(scope="session")

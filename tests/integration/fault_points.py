@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tepo_lab.schema.record import RunFolder
-from tests.integration.faults import Standing, holder, newest_checkpoint
+from tests.integration.faults import Bench, Driver, Matrix, Standing, holder, newest_checkpoint, wait_for
 
 #: Steps of the matrix's runs.
 STEPS = 24
@@ -31,8 +32,18 @@ def reached(moment: str, folder: RunFolder, steps_before: int) -> bool:
     return steps >= steps_before + more and holder(folder) is not None
 
 
-def first_at(moment: str, folders: Sequence[RunFolder], before: Mapping[str, int]) -> RunFolder | None:
-    return next((each for each in folders if reached(moment, each, before[each.name])), None)
+def first_at(moment: str, driver: Driver, folders: Sequence[RunFolder]) -> RunFolder | None:
+    """The first of the runs to come to the moment from where they stand; None when the driver ends before."""
+    before = [len(folder.metrics()) for folder in folders]
+    # Remembered, for a moment may have passed when it is looked at again.
+    found: list[RunFolder] = []
+
+    def is_now() -> bool:
+        found.extend(each for each, steps in zip(folders, before, strict=True) if reached(moment, each, steps))
+        return bool(found)
+
+    wait_for(is_now, driver)
+    return found[0] if found else None
 
 
 def told(folders: Sequence[RunFolder], before: Mapping[str, Standing]) -> str:
@@ -42,3 +53,10 @@ def told(folders: Sequence[RunFolder], before: Mapping[str, Standing]) -> str:
         "done" if each.is_done else f"step {each.steps} (checkpoint {each.checkpoint})" for each in before.values()
     )
     return f"{stood}; repeated {sum(repeated)}"
+
+
+def check_difference(matrix: Matrix, bench: Bench, home: Path, peaceful: Path) -> None:
+    """Fails unless the runs are bit for bit those left in peace."""
+    found = bench.difference(home, peaceful)
+    assert found == "", found
+    matrix.row("driver", "at rest", "bit for bit as left in peace")

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.processes import lives, processes
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
 from tepo_lab.schema.record import RunFolder
 
@@ -86,14 +87,7 @@ class Driver:
 
     def child(self, name: str) -> int | None:
         """The number of the driver's child process of that name, if it has one."""
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                head, _, rest = path.read_text(errors="replace").rpartition(")")
-            except OSError:
-                continue
-            if int(rest.split()[1]) == self.process.pid and head.partition("(")[2] == name:
-                return int(path.parent.name)
-        return None
+        return next((each.pid for each in processes() if each.parent == self.process.pid and each.name == name), None)
 
 
 @dataclass
@@ -265,16 +259,9 @@ def kill_process(pid: int | None) -> bool:
     except ProcessLookupError:
         return False
     deadline = time.monotonic() + 10
-    while _lives(pid) and time.monotonic() < deadline:
+    while lives(pid) and time.monotonic() < deadline:
         time.sleep(0.005)
     return True
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def newest_checkpoint(folder: RunFolder) -> Path | None:

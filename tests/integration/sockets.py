@@ -11,20 +11,6 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "0000000000000000000
 LISTENS = "0A"
 
 
-def descendants(pid: int) -> set[int]:
-    """The process and all that it started, directly or not."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    family = {pid}
-    while grown := {child for child, parent in parents.items() if parent in family} - family:
-        family |= grown
-    return family
-
-
 def listening(pids: set[int]) -> set[str]:
     """The addresses that processes listen on."""
     inodes = set()

@@ -21,19 +21,9 @@ import pytest
 from mlflow_runs import shown_values
 
 from tepo_lab.schema.record import RunFolder
-from tests.integration.fault_points import STEPS, first_at, told
-from tests.integration.faults import (
-    Driver,
-    Matrix,
-    cut_last_line,
-    flip,
-    free_port,
-    newest_checkpoint,
-    standings,
-    trial_process,
-    truncate,
-    wait_for,
-)
+from tests.integration import faults
+from tests.integration.fault_points import STEPS, check_difference, first_at, told
+from tests.integration.faults import cut_last_line, flip, truncate
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +55,7 @@ def keep_lines(path: Path, number: int) -> None:
 def test_damaged_files(wide, wide_peaceful):
     from tepo_lab.train.trial import Trial
 
-    matrix = Matrix("Files of stopped runs are damaged.")
+    matrix = faults.Matrix("Files of stopped runs are damaged.")
     stopped = wide.root / "stopped"
     for each, folder in zip(wide.runs, wide.folders(stopped), strict=True):
         shutil.copytree(wide_peaceful / "runs" / folder.name, folder.path)
@@ -77,7 +67,7 @@ def test_damaged_files(wide, wide_peaceful):
         for _ in range(14):
             trial.advance()
         trial.close()
-    before = standings(wide.folders(stopped))
+    before = faults.standings(wide.folders(stopped))
     for damage, folder in zip(STOPPED.values(), wide.folders(stopped), strict=True):
         damage(folder)
     wide.complete(stopped)
@@ -87,8 +77,7 @@ def test_damaged_files(wide, wide_peaceful):
         assert begun == [expected], (name, begun)
         matrix.row("a run stopped at 14", name, f"goes on from step {begun[0]}; repeated {14 - begun[0]}")
     assert {each.checkpoint for each in before.values()} == {12}
-    assert wide.difference(stopped, wide_peaceful) == ""
-    matrix.row("driver", "at rest", "bit for bit as left in peace")
+    check_difference(matrix, wide, stopped, wide_peaceful)
 
     matrix.title = "Files of runs that are done are damaged."
     done = wide.root / "done"
@@ -111,7 +100,7 @@ def test_damaged_files(wide, wide_peaceful):
     matrix.row("the home", "sweep.json, mlflow.db cut off", mirror_state(driver))
 
 
-def mirror_state(driver: Driver) -> str:
+def mirror_state(driver: faults.Driver) -> str:
     lines = [line for line in driver.said.splitlines() if "MLflow" in line]
     return lines[0][:100] if lines else "made anew"
 
@@ -139,7 +128,7 @@ def fill(disk: Path, leave: int) -> Path:
 
 
 def test_a_disk_that_fills_up(narrow, narrow_peaceful):
-    matrix = Matrix("The disk is full.")
+    matrix = faults.Matrix("The disk is full.")
     with small_disk(narrow.root / "disk", 48) as disk:
         home = disk / "home"
         home.mkdir()
@@ -153,30 +142,28 @@ def test_a_disk_that_fills_up(narrow, narrow_peaceful):
 
         # Full in the middle and for good: the retries end, and the command says why.
         driver = narrow.start(home, "resources.max_retries=1")
-        assert wait_for(lambda: all(newest_checkpoint(folder) for folder in folders), driver)
+        assert faults.wait_for(lambda: all(faults.newest_checkpoint(folder) for folder in folders), driver)
         ballast = fill(disk, 0)
         assert driver.wait() in (1, 2)
-        before = standings(folders)
+        before = faults.standings(folders)
         said = last_line(driver)
         ballast.unlink()
 
         # Full for a while: tried again with growing waits until there is room.
         driver = narrow.start(home)
-        marks = {folder.name: len(folder.metrics()) for folder in folders}
-        assert wait_for(lambda: first_at("first step", folders, marks) is not None, driver)
+        assert first_at("first step", driver, folders) is not None
         matrix.row("disk", "full to the end", f"{told(folders, before)}; {said}")
         ballast = fill(disk, 0)
         time.sleep(6)
-        wait_for(lambda: trial_process(folders) is None, driver)
-        before = standings(folders)
+        faults.wait_for(lambda: faults.trial_process(folders) is None, driver)
+        before = faults.standings(folders)
         ballast.unlink()
         assert driver.wait() == 0, driver.said[-3000:]
         matrix.row("disk", "full for a while", told(folders, before))
-        assert narrow.difference(home, narrow_peaceful) == ""
-        matrix.row("driver", "at rest", "bit for bit as left in peace")
+        check_difference(matrix, narrow, home, narrow_peaceful)
 
 
-def last_line(driver: Driver) -> str:
+def last_line(driver: faults.Driver) -> str:
     """What a command that failed said last. Fails if that is no line for people."""
     assert "Traceback" not in driver.said, driver.said[-3000:]
     assert "No space left on device" in driver.said
@@ -205,8 +192,8 @@ def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_peaceful, monkeyp
     from tepo_lab.track.mirror import rebuild
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    matrix = Matrix("MLflow fails; training goes on.")
-    place, port = narrow.root / "server", free_port()
+    matrix = faults.Matrix("MLflow fails; training goes on.")
+    place, port = narrow.root / "server", faults.free_port()
     place.mkdir()
     address = f"http://127.0.0.1:{port}"
 
@@ -215,7 +202,7 @@ def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_peaceful, monkeyp
     folders = narrow.folders(home)
     with tracking_server(place, port) as (_, server):
         driver = narrow.start(home, "--mlflow", address)
-        assert wait_for(lambda: any(folder.metrics() for folder in folders), driver)
+        assert faults.wait_for(lambda: any(folder.metrics() for folder in folders), driver)
         os.killpg(server.pid, signal.SIGKILL)
     assert driver.wait() == 0, driver.said[-3000:]
     assert "is behind the records" in driver.said
@@ -230,7 +217,7 @@ def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_peaceful, monkeyp
     folders = narrow.folders(home)
     place.mkdir()
     driver = narrow.start(home, "--mlflow", address)
-    assert wait_for(lambda: any(folder.metrics() for folder in folders), driver)
+    assert faults.wait_for(lambda: any(folder.metrics() for folder in folders), driver)
     with tracking_server(place, port):
         assert driver.wait() == 0, driver.said[-3000:]
         behind = "is behind the records" in driver.said
@@ -244,17 +231,17 @@ def test_the_homes_own_database_locked_and_deleted(narrow, narrow_peaceful, monk
     from tepo_lab.track.store import own_address
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    matrix = Matrix("The MLflow database of the home fails; training goes on.")
+    matrix = faults.Matrix("The MLflow database of the home fails; training goes on.")
     home = narrow.root / "own"
     folders = narrow.folders(home)
     database = home / "mlflow.db"
     driver = narrow.start(home)
-    assert wait_for(database.exists, driver)
+    assert faults.wait_for(database.exists, driver)
     with sqlite3.connect(database, isolation_level=None) as lock:
         lock.execute("BEGIN EXCLUSIVE")
-        assert wait_for(lambda: any(folder.metrics() for folder in folders), driver)
+        assert faults.wait_for(lambda: any(folder.metrics() for folder in folders), driver)
         steps = max(len(folder.metrics()) for folder in folders)
-        assert wait_for(lambda: max(len(folder.metrics()) for folder in folders) > steps, driver)
+        assert faults.wait_for(lambda: max(len(folder.metrics()) for folder in folders) > steps, driver)
         lock.execute("ROLLBACK")
     database.unlink()
     matrix.row("mlflow.db", "locked, then deleted", f"training went on from step {steps}")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tepo_lab.execute.processes import descendants
 from tepo_lab.schema.record import RunFolder
 from tests.integration.faults import (
     TINY,
@@ -26,7 +27,7 @@ from tests.integration.faults import (
     wait_for,
     wait_until_free,
 )
-from tests.integration.sockets import LOOPBACK, descendants, listening
+from tests.integration.sockets import LOOPBACK, listening
 
 STEPS = 12
 
@@ -48,7 +49,7 @@ def shared(bench):
     home = bench.root / "shared"
     commands = [bench.start(home) for _ in range(2)]
     assert wait_for(lambda: any(folder.metrics() for folder in bench.folders(home)), commands[0])
-    listened = listening(set().union(*(descendants(command.process.pid) for command in commands)))
+    listened = listening({each.pid for command in commands for each in descendants(command.process.pid)})
     assert [command.wait() for command in commands] == [0, 0], "".join(command.said for command in commands)
     return Shared(home, listened)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tepo_lab.execute.processes import process
 from tests.integration.faults import Bench, holder, wait_for
 
 
@@ -22,13 +23,6 @@ def cluster():
         cluster.shutdown()
 
 
-def parent(pid: int | None) -> int | None:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
-
-
 @pytest.mark.slow
 def test_a_sweep_spreads_over_two_nodes_and_goes_on_when_one_dies(cluster, tmp_path):
     worker = cluster.add_node(num_cpus=1)
@@ -41,13 +35,10 @@ def test_a_sweep_spreads_over_two_nodes_and_goes_on_when_one_dies(cluster, tmp_p
     driver = bench.start(home, "--address", cluster.address)
     folders = bench.folders(home)
 
-    def at_work() -> dict[int | None, Path]:
+    def at_work() -> dict[int, Path]:
         """Which raylet's process holds a run that has a checkpoint."""
-        return {
-            parent(holder(folder)): folder.path
-            for folder in folders
-            if folder.lease_file.exists() and any(folder.checkpoints.glob("step-*"))
-        }
+        held = {folder.path: process(holder(folder) or 0) for folder in folders if folder.checkpoint_steps()}
+        return {each.parent: path for path, each in held.items() if each is not None}
 
     assert wait_for(lambda: set(raylets.values()) <= set(at_work()), driver), driver.said
     lost = at_work()[raylets["worker"]]

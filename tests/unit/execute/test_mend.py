@@ -9,18 +9,19 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tepo_lab.evaluate.suite import write_generations
-from tepo_lab.execute.ledger import anew, lost_for_good
-from tepo_lab.execute.mend import NEEDED, is_readable, lacks_grades_alone, marked_steps, set_aside_damaged
+from tepo_lab.execute.footers import generations_of
+from tepo_lab.execute.ledger import lost_for_good
+from tepo_lab.execute.mend import condition_of, lacks_grades_alone, marked_steps, set_aside_damaged
 from tepo_lab.registry.compose import compose_run
+from tepo_lab.schema.generations import LASTING
 from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, append_line
 from tests.conftest import SMALL
 
 
 def rows():
-    numbers = {"sample", "tokens", "correct"}
     for index in range(64):
-        row = {name: index % 7 if name in numbers else f"{name} {index}" for name in GENERATION_COLUMNS}
-        yield row | {"truncated": index % 3 == 0}
+        row = {name: f"{name} {index}" for name in GENERATION_COLUMNS}
+        yield row | {"sample": index % 7, "tokens": index % 5, "correct": index % 2, "truncated": index % 3 == 0}
 
 
 def test_no_bit_of_the_generations_can_change_unseen(tmp_path):
@@ -33,10 +34,10 @@ def test_no_bit_of_the_generations_can_change_unseen(tmp_path):
         content = bytearray(whole)
         content[place] ^= 1 << draw.randrange(8)
         path.write_bytes(content)
-        if is_readable(path):
+        if condition_of(path) == "whole":
             # A bit that says nothing about the values: a statistic, the writer's name.
             table = parquet.read_table(pa.BufferReader(bytes(content)))
-            assert all(table[name].equals(before[name]) for name in NEEDED)
+            assert all(table[name].equals(before[name]) for name in LASTING)
         else:
             damaged += 1
     assert damaged > 0.5 * len(whole) / 5
@@ -59,10 +60,20 @@ def graded(suite):
         (lambda rows: rows.append(rows[0]), False),
         (lambda rows: rows.__setitem__(0, rows[1]), False),
         (lambda rows: rows[0].update(correct=None), False),
+        (lambda rows: rows[0].update(correct=7), False),
         (lambda rows: rows[0].update(benchmark="other"), False),
         (lambda rows: rows[0].update(problem="9999"), False),
     ],
-    ids=["whole", "one less", "one twice", "one in place of another", "not graded", "another's", "a problem more"],
+    ids=[
+        "whole",
+        "one less",
+        "one twice",
+        "one in place of another",
+        "not graded",
+        "no grade",
+        "another's",
+        "a problem more",
+    ],
 )
 def test_an_evaluation_that_is_not_graded_in_full_counts_as_not_made(tmp_path, change, is_whole):
     suite = compose_run("tepo", "nano", SMALL, seed=1).suite
@@ -134,9 +145,9 @@ def test_generations_that_lack_grades_alone_are_told_from_others(tmp_path):
         write_generations(folder.generations(20), rows if lacking else rows[:-1])
         assert set_aside_damaged(folder, suite) == []
         assert (20 in marked_steps(folder), lacks_grades_alone(folder, 20)) == (True, lacking)
-        assert anew(folder, 20).startswith("tepo-lab regrade" if lacking else "remove ")
-    said = lost_for_good(folder, folder.events()[-1], 20)
-    assert said == "its evaluation at step 20 is damaged or gone, and so are its checkpoints"
+        said, mend = lost_for_good(folder, folder.events(), 20, generations_of(suite))
+        assert ("is not graded in full" if lacking else "is damaged or gone") in said
+        assert mend.startswith("tepo-lab regrade" if lacking else "remove ")
 
 
 def test_nothing_set_aside_is_overwritten(tmp_path):

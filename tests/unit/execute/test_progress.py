@@ -99,3 +99,18 @@ def test_grades_made_again_are_no_evaluation_to_judge_time_by(small_run, tmp_pat
     append_line(folder.events_file, {"time": 2.0, "event": "evaluated", "step": 3, "grades_changed": 1})
     refresh(standing)
     assert standing.evaluation_seconds == 5.0
+
+
+def test_a_damaged_line_is_passed_over(small_run, tmp_path):
+    spec, folder = small_run("tepo", "trainer.steps=3")
+    watch, stream = watch_on([entry(tmp_path, planned(spec))], terminal=False)
+    append_line(folder.events_file, {"time": time.time(), "event": "started", "step": 0})
+    step(folder, 1, seconds=3.0)
+    for damaged in ({"event": "complete", "step": 3}, {"time": None, "event": "complete", "step": 3}, {}):
+        append_line(folder.events_file, damaged)
+    for damaged in ({"step": 2, "reward/mean": 0.75}, {"step": 2, "reward/mean": 0.75, "seconds/step": None}, {}):
+        append_line(folder.metrics_file, damaged)
+    watch(False)
+    (standing,) = watch.standings
+    assert (standing.step, standing.reward, standing.seconds_per_step, standing.state) == (2, 0.75, 3.0, "training")
+    assert stream.getvalue().startswith("[0/1] tepo s1: training, step 2/3, reward 0.750")

@@ -27,6 +27,7 @@ from tepo_lab.execute.status import (
 from tepo_lab.execute.why import causes
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.schema.record import append_line, tail, write_json
+from tests.generation_columns import write_evaluation
 
 TWO_ARMS = ("arms=[tepo_no_kl,tepo]", "seeds=[1,2]", "base=false")
 
@@ -64,8 +65,7 @@ def test_every_state_is_told_with_step_reward_and_time_left(tmp_path, expansion)
     assert status_of(folder).seconds_left == (spec.steps - 4) * 3.0 + 7.0
     with Lease(folder):
         assert status_of(folder).state == "running"
-    folder.generations(4).parent.mkdir()
-    folder.generations(4).write_bytes(b"PAR1PAR1")
+    write_evaluation(folder, 4, spec.suite)
     for event, details, said in (
         ("complete", {}, ""),
         ("collapsed", {"rule": "reward/mean < 0.02"}, "reward/mean < 0.02"),
@@ -101,7 +101,24 @@ def test_a_run_that_lost_its_evaluation_and_its_checkpoints_is_blocked(tmp_path,
     cause = causes([folder])[0]
     assert (cause.kind, cause.runs, cause.mend) == ("damaged", [folder.name], f"remove {folder.path} to run it anew.")
     folder.checkpoint(steps).mkdir(parents=True)
-    assert (status_of(folder).state, causes([folder])) == ("complete", [])
+    assert (status_of(folder).state, causes([folder])) == ("interrupted", [])
+
+
+def test_an_evaluation_not_graded_in_full_is_told_before_the_sweep_is_run_again(tmp_path, expansion):
+    folder, spec = begin(tmp_path, expansion, 0), expansion.runs[0].spec
+    append_line(folder.events_file, {"time": 9.0, "event": "complete", "step": spec.steps})
+    write_evaluation(folder, spec.steps, spec.suite)
+    assert status_of(folder).state == "complete"
+    write_evaluation(folder, spec.steps, spec.suite, ungraded=3)
+    told = status_of(folder)
+    assert (told.state, told.is_over) == ("blocked", True)
+    assert told.detail.endswith(f"; tepo-lab regrade {folder.name} gives it the grades that it lacks")
+    assert [each.runs for each in causes([folder])] == [[folder.name]]
+    folder.checkpoint(spec.steps).mkdir(parents=True)
+    told = status_of(folder)
+    assert (told.state, told.is_over) == ("interrupted", False)
+    assert told.seconds_left == spec.profile.estimates.evaluation_seconds + (0 if told.step == spec.steps else None)
+    assert causes([folder]) == []
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path):

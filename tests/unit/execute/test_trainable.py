@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
+from ray.tune.experiment import Trial
 
 from tepo_lab.execute.hub import HubUnreachableError
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.trainable import TrialTrainable
+from tepo_lab.execute.trainable import Ends, TrialTrainable
 
 
 def asked(monkeypatch, error):
@@ -30,6 +31,24 @@ class NoSuchModelError(RepositoryNotFoundError):
 def config(small_run):
     _, folder = small_run("tepo", "trainer.steps=2")
     return {"folder": str(folder.path), "stop": [], "search": None, "session": "one"}, folder
+
+
+def test_the_driver_forgets_the_results_of_ended_trials(capsys):
+    """Tune itself keeps some 20 kB of each as long as the sweep goes on."""
+    ends, trials = Ends(), []
+    for _ in range(2):
+        trial = Trial("trial", stub=True, config={"folder": "runs/one"})
+        trial.update_last_result({"trial_id": trial.trial_id, "training_iteration": 1, "step": 3, "time_total_s": 2.0})
+        assert trial.run_metadata.metric_n_steps
+        trials.append(trial)
+    ends.on_trial_result(iteration=1, trials=trials, trial=trials[0], result=trials[0].last_result)
+    ends.on_trial_complete(iteration=1, trials=trials, trial=trials[0])
+    ends.on_trial_error(iteration=1, trials=trials, trial=trials[1])
+    for trial in trials:
+        assert (trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps) == ({}, {})
+        assert "step" not in trial.last_result
+    assert ends.failed == [trials[1]]
+    assert capsys.readouterr().out == ""
 
 
 def test_a_process_that_only_started_has_not_touched_its_run(config):

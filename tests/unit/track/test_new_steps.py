@@ -21,7 +21,7 @@ def steps(lines: NewLines) -> tuple[list[int], bool]:
 
 def test_only_what_was_added_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = NewLines(path, "step")
+    lines = NewLines(path)
     assert steps(lines) == ([], True)
     append_line(path, {"step": 1})
     assert steps(lines) == ([1], True)
@@ -60,7 +60,7 @@ def test_a_file_cut_back_or_written_anew_is_read_from_its_beginning(tmp_path: Pa
 
 def test_a_damaged_line_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = NewLines(path, "step")
+    lines = NewLines(path)
     for step in (1, 2):
         append_line(path, {"step": step})
     lines.read()
