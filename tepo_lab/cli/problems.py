@@ -34,9 +34,14 @@ class AnswerForm(StrEnum):
     answer_line = "answer_line"
 
 
-@app.command(epilog=examples("grade responses.jsonl > grades.jsonl", "grade responses.jsonl --form boxed"))
+@app.command(epilog=examples("grade responses.jsonl > grades.jsonl", "grade - --form boxed"))
 def grade(
-    file: Annotated[Path, typer.Argument(help="JSON lines with `text` (a response) and `answer` (the gold answer).")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines with `text` (a response) and `answer` (the gold answer); - reads standard input."
+        ),
+    ],
     form: Annotated[AnswerForm, typer.Option(help="The last box, the last line 'Answer: ...', or either.")] = (
         AnswerForm.either
     ),

@@ -91,8 +91,8 @@ def run(
         "plan table1 table2 table3 table4",
         "plan table3 profile=qwen2.5-7b --gpus 64",
         json="an object with training_runs, base_evaluations, seconds, gpu_hours, wall_seconds (null where a run "
-        "does not fit), disk_bytes, notes, and runs: a list of id, name, arm, label, profile, seed, steps, action, "
-        "reason, seconds, gpu_hours, basis, gpu_memory (GB by part, null without GPUs).",
+        "does not fit) on so many cpus and gpus, disk_bytes, notes, and runs: a list of id, name, arm, label, profile, "
+        "seed, steps, action, reason, seconds, gpu_hours, basis, gpu_memory (GB by part, null without GPUs).",
     )
 )
 def plan(
@@ -101,7 +101,10 @@ def plan(
     cpus: Annotated[
         float | None,
         typer.Option(
-            min=0.01, max=MOST, help="Cores of the cluster that would run them.", show_default="this machine's"
+            min=0.01,
+            max=MOST,
+            help="Cores of the cluster that would run them.",
+            show_default="this machine's, or what runs on the GPUs take",
         ),
     ] = None,
     gpus: Annotated[
@@ -129,6 +132,7 @@ def plan(
     from tepo_lab.execute.listing import disk_bytes, plan_table
     from tepo_lab.execute.memory import check_memory
     from tepo_lab.execute.plan import make_plan
+    from tepo_lab.execute.preflight import missing_data
     from tepo_lab.registry.expand import expand, load_sweep
 
     sweeps = [each for each in names if "=" not in each]
@@ -141,6 +145,7 @@ def plan(
         check_learners(each)
     check_memory((each.planned.spec for each in made.pending), gpu_memory_gb)
     notes = list(dict.fromkeys(note for each in expansions for note in each.notes))
+    notes += missing_data(each.planned.spec for each in made.pending)
     if format is ListFormat.json:
         print_json(made.as_json(cpus=cpus, gpus=gpus) | {"disk_bytes": disk_bytes(made)[0], "notes": notes})
         return

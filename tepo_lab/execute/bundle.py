@@ -1,4 +1,4 @@
-"""An archive of what a table was made from: the same table is rendered again wherever it is unpacked."""
+"""An archive of what a table or figure was made from: the same one is made again wherever it is unpacked."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.execute.provenance import patch_file
 from tepo_lab.registry.locations import Kind, roots
+from tepo_lab.report.page_tokens import shown_files
 from tepo_lab.schema.record import RunFolder, readable_runs, write_whole
 
 #: Registry files a report can refer to; Hydra's and the lab's own.
@@ -23,14 +24,23 @@ _KINDS: tuple[Kind, ...] = ("experiments", "sweeps", "reports")
 
 
 def write_bundle(
-    out: Path, home: Path, *, families: Iterable[str], tables: Any, report: str, arguments: Sequence[str]
+    out: Path,
+    home: Path,
+    *,
+    families: Iterable[str],
+    tables: Any,
+    report: str,
+    arguments: Sequence[str],
+    is_figure: bool = False,
 ) -> list[str]:
     """Write the archive of a report's tables. Returns the names of the runs in it.
 
-    Args: `out`, a .tar.gz file; `families`, those of the tables' rows; `tables`, the tables as plain values; `report`,
-    its name or path; `arguments`, what else it was asked for with (overrides, --panel).
-    It holds run.json, events, metrics and generations of every run of these families, the patches their provenance
-    names, the registry as it is now, the tables as JSON, the SHA-256 of every file, and how to render the tables again.
+    Args: `out`, a .tar.gz file that does not exist yet; `families`, those of the tables' rows; `tables`, the tables as
+    plain values; `report`, its name or path; `arguments`, what else it was asked for with (overrides, --panel);
+    `is_figure`, whether the report is one.
+    It holds run.json, events, metrics and generations of every run of these families, the token files that a page of
+    them shows, the patches their provenance names, the registry as it is now, the tables as JSON, the SHA-256 of every
+    file, and how to make table or figure again.
     The same records give the same bytes.
     A run with a damaged run.json is left out.
     Raises `ConfigError` for an unusable `out`, `RecordError` when the home has no such run.
@@ -39,6 +49,8 @@ def write_bundle(
         raise ConfigError(f"--out {out}: name a .tar.gz file.")
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: its folder must exist, and it must be no folder itself.")
+    if out.exists():
+        raise ConfigError(f"{out} exists already: remove it, or name another file with --out.")
     wanted = set(families)
     runs = [folder for folder, values in readable_runs(home) if values.get("family") in wanted]
     if not runs:
@@ -46,6 +58,7 @@ def write_bundle(
     files: dict[str, bytes] = {}
     for folder in runs:
         files |= _records(home, folder)
+    files |= {str(path.relative_to(home)): path.read_bytes() for path in shown_files(runs)}
     # What a search chose is said in the labels of its rows.
     for path in sorted(home.glob("sweeps/*/selection.json")):
         files[str(path.relative_to(home))] = path.read_bytes()
@@ -53,7 +66,7 @@ def write_bundle(
     name = _report_name(files, report)
     files["table.json"] = (json.dumps(tables, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
     has_patches = any(each.startswith("provenance/") for each in files)
-    files["README.md"] = _readme(name, arguments, runs, has_patches=has_patches).encode()
+    files["README.md"] = _readme(name, arguments, runs, is_figure=is_figure, has_patches=has_patches).encode()
     hashes = {each: hashlib.sha256(content).hexdigest() for each, content in sorted(files.items())}
     files["sha256.json"] = (json.dumps(hashes, indent=1) + "\n").encode()
     write_whole(out, _archive(files, out.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")))
@@ -91,16 +104,24 @@ def _report_name(files: dict[str, bytes], report: str) -> str:
     return place
 
 
-def _readme(report: str, arguments: Sequence[str], runs: Sequence[RunFolder], *, has_patches: bool) -> str:
-    command = shlex.join(["tepo-lab", "report", report, *arguments, "--home", ".", "--format", "json"])
+def _readme(
+    report: str, arguments: Sequence[str], runs: Sequence[RunFolder], *, is_figure: bool, has_patches: bool
+) -> str:
+    kind, made = ("figure", ["--out", f"{Path(report).stem}.pdf"]) if is_figure else ("table", ["--format", "json"])
+    command = shlex.join(["tepo-lab", "report", report, *arguments, "--home", ".", *made])
+    does = (
+        "draws it again; a name that ends in .png or .svg will do too. table.json has the scores of its runs."
+        if is_figure
+        else "prints table.json again; `--format` md, latex, html, csv or text prints it for people, and `--page` "
+        "instead of `--format` writes a page with figures and single tokens."
+    )
     names = "\n".join(f"- {folder.name}" for folder in runs)
     patches = " `provenance/` holds how a run's source tree differed from its commit." if has_patches else ""
     return (
         f"# {report}\n\n"
-        "The records from which this table was made, and the configuration it was asked for with. In this folder,\n\n"
+        f"The records from which this {kind} was made, and the configuration it was asked for with. In this folder,\n\n"
         f"    TEPO_LAB_REGISTRY=$PWD/registry {command}\n\n"
-        "prints table.json again; `--format` md, latex, html, csv or text prints it for people. `sha256.json` holds "
-        f"the SHA-256 of every file.{patches}\n\n"
+        f"{does} `sha256.json` holds the SHA-256 of every file.{patches}\n\n"
         f"Runs:\n\n{names}\n"
     )
 

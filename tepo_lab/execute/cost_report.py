@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.ledger import Entry
-from tepo_lab.execute.processes import process, processes
+from tepo_lab.execute.processes import descendants, process
 from tepo_lab.execute.progress import counted, duration
+from tepo_lab.schema.record import tell_passed_over
 
 #: Events of a run that say how long sampling outside the training steps took.
 _SAMPLING = ("evaluated", "validated")
@@ -28,12 +30,7 @@ class CpuMeter:
 
     def sample(self) -> None:
         """Look at every living descendant."""
-        found = list(processes())
-        family = {os.getpid()}
-        # A parent may have a higher number than its child.
-        while grown := {each.pid for each in found if each.parent in family} - family:
-            family |= grown
-        self.seen |= {(each.pid, each.born): each.cpu_seconds for each in found if each.pid in family}
+        self.seen |= {(each.pid, each.born): each.cpu_seconds for each in descendants(os.getpid())}
 
     @property
     def seconds(self) -> float:
@@ -81,6 +78,8 @@ class Cost:
 def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu_seconds: float | None) -> Cost:
     """The cost of a session that began then (Unix seconds) and worked on `ran`, as their records tell.
 
+    A line that does not say when it was is passed over; so is a run whose records are damaged, which is named on
+    standard error.
     Args: `cores` that the cluster has, None where no trial was started; `cpu_seconds` of the session's processes, None
     where they are not all this machine's.
     """
@@ -89,15 +88,19 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
     begins: list[float] = []
     ends: list[float] = []
     for each in ran:
-        steps = [step for step in each.folder.metrics() if step["time"] >= began]
-        events = [event for event in each.folder.events() if event["time"] >= began]
+        try:
+            steps = [step for step in each.folder.metrics() if (step.get("time") or -1.0) >= began]
+            events = [event for event in each.folder.events() if event.get("time", -1.0) >= began]
+        except RecordError as error:
+            tell_passed_over(each.folder, error)
+            continue
         sampled = [event for event in events if event["event"] in _SAMPLING]
-        occupied += sum(step["seconds/step"] for step in steps)
+        occupied += sum(step.get("seconds/step") or 0.0 for step in steps)
         # What was graded again without sampling was recorded as evaluated too, and took no time of the run's.
         occupied += sum(event.get("seconds") or 0.0 for event in sampled)
         cpu += sum(step.get("seconds/cpu") or 0.0 for step in steps)
         cpu += sum(event.get("cpu_seconds") or 0.0 for event in sampled)
-        tokens += sum(step["rollout/tokens"] for step in steps)
+        tokens += sum(step.get("rollout/tokens") or 0.0 for step in steps)
         firsts += [steps[0]["time"]] if steps else []
         begins += [events[0]["time"]] if events else []
         ends += [events[-1]["time"]] if events else []

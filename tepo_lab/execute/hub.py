@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from tepo_lab.errors import DataError, ModelError
-from tepo_lab.execute.provenance import model_folder
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
 
@@ -20,6 +19,8 @@ WAITS = (2.0, 6.0)
 
 #: Answers of the hub that asking again does not change: not allowed, not there.
 _REFUSED = (401, 403, 404)
+
+_NOT_CACHED = "it is not in the hub's cache and HF_HUB_OFFLINE is set"
 
 
 class HubUnreachableError(ModelError):
@@ -54,56 +55,59 @@ def check_model(model: ModelSpec, waits: Sequence[float] = ()) -> None:
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    if model.path.startswith("package:") or model_folder(model).exists():
+    if model.is_packaged or model.folder.exists():
         return
-    mend, kind = "set model.path to a local folder", ModelError
+    what, mend = f"model.path={model.path}: cannot be loaded", "set model.path to a local folder"
     try:
-        if isinstance(try_to_load_from_cache(model.path, "config.json", revision=model.revision), str):
-            return
-        reason = "it is not in the hub's cache and HF_HUB_OFFLINE is set"
-        if not constants.HF_HUB_OFFLINE:
-            ask = partial(HfApi().model_info, model.path, revision=model.revision, timeout=TIMEOUT)
-            reason, is_refused = _refusal(ask, waits)
-            mend, kind = (
-                f"check the name and the connection, or {mend}",
-                ModelError if is_refused else HubUnreachableError,
-            )
+        cached = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
     except HFValidationError:
-        reason = "no such folder, and no name of the hub"
-    if reason:
-        raise kind(f"model.path={model.path}: cannot be loaded ({reason}); {mend}.")
+        raise ModelError(f"{what} (no such folder, and no name of the hub); {mend}.") from None
+    if isinstance(cached, str):
+        return
+    if constants.HF_HUB_OFFLINE:
+        raise ModelError(f"{what} ({_NOT_CACHED}); {mend}.")
+    error = _refusal(partial(HfApi().model_info, model.path, revision=model.revision, timeout=TIMEOUT), waits)
+    if error is not None:
+        kind = ModelError if _is_refusal(error) else HubUnreachableError
+        raise kind(f"{what} ({_line(error)}); check the name and the connection, or {mend}.")
 
 
 def _check_data(data: DatasetData) -> None:
     from huggingface_hub import HfApi, constants
 
-    mend = "set data.path to a local copy"
+    what, mend = f"data set {data.hub}: cannot be loaded", "set data.path to a local copy"
     if constants.HF_HUB_OFFLINE:
-        reason = "" if _is_cached(str(data.hub)) else "it is not in the hub's cache and HF_HUB_OFFLINE is set"
-    else:
-        reason, _ = _refusal(partial(HfApi().dataset_info, str(data.hub), revision=data.revision, timeout=TIMEOUT))
+        if not _is_cached(str(data.hub)):
+            raise DataError(f"{what} ({_NOT_CACHED}); {mend}.")
+        return
+    error = _refusal(partial(HfApi().dataset_info, str(data.hub), revision=data.revision, timeout=TIMEOUT))
+    if error is not None:
         mend = f"check the name and the connection, set HF_HUB_OFFLINE=1 to use the hub's cache, or {mend}"
-    if reason:
-        raise DataError(f"data set {data.hub}: cannot be loaded ({reason}); {mend}.")
+        raise DataError(f"{what} ({_line(error)}); {mend}.")
 
 
-def _refusal(ask: Callable[[], object], waits: Sequence[float] = ()) -> tuple[str, bool]:
-    """Why the hub did not answer, or gives no such thing, in one line ("" when it does), and whether it was the latter.
+def _refusal(ask: Callable[[], object], waits: Sequence[float] = ()) -> Exception | None:
+    """What the hub's client raised when asked, None when it got its answer.
 
-    One that gives no such thing is not asked again.
+    A hub that did not answer is asked again after each of `waits` seconds, one that gives no such thing is not.
     """
-    reason = ""
+    refusal = None
     for wait in (0.0, *waits):
         time.sleep(wait)
         try:
             ask()
         except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            refusal = error
             if _is_refusal(error):
-                return reason, True
+                break
         else:
-            return "", False
-    return reason, False
+            return None
+    return refusal
+
+
+def _line(error: Exception) -> str:
+    """An error of the hub's client in one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _is_refusal(error: Exception) -> bool:

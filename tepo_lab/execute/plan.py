@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tepo_lab.execute.costs import Costs, wall_seconds
 from tepo_lab.execute.ledger import Entry, entry
 from tepo_lab.execute.memory import as_json as memory_json
 from tepo_lab.execute.memory import estimate
 from tepo_lab.registry.expand import Expansion, PlannedRun, merge
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What a cluster has. `cores` says whose the cpus are: as given, this machine's own, or what the runs take."""
+
+    cpus: float
+    gpus: float
+    cores: Literal["given", "own", "needed"]
 
 
 @dataclass(frozen=True)
@@ -43,25 +53,39 @@ class Plan:
         return self.seconds_left(each) * each.planned.spec.resources.gpus / 3600
 
     def wall_seconds(self, *, cpus: float | None = None, gpus: float | None = None) -> float | None:
-        """Seconds until all is done on a cluster with so many CPUs and GPUs; None when a run does not fit it.
+        """Seconds until all is done on the cluster given (see `cluster`); None when a run does not fit it."""
+        asked = [each.planned.spec.resources for each in self.pending]
+        has = self.cluster(cpus=cpus, gpus=gpus)
+        if any(each.cpus > has.cpus or each.gpus > has.gpus for each in asked):
+            return None
+        return wall_seconds(self.pending, self.costs, has.cpus, has.gpus)
 
-        What is not given is this machine's cores, and the GPUs that the largest run asks for.
+    def cluster(self, *, cpus: float | None = None, gpus: float | None = None) -> Machines:
+        """The cores and GPUs that time is reckoned for.
+
+        GPUs that are not given are those of the largest run; cores, what runs on all of the GPUs take at once, since
+        machines are rented by their GPUs, but at least this machine's and the largest run's.
         """
         asked = [each.planned.spec.resources for each in self.pending]
-        most_cpus = max((each.cpus for each in asked), default=0.0)
-        most_gpus = max((each.gpus for each in asked), default=0.0)
-        cpus = max(float(os.cpu_count() or 1), most_cpus) if cpus is None else cpus
-        gpus = most_gpus if gpus is None else gpus
-        return None if most_cpus > cpus or most_gpus > gpus else wall_seconds(self.pending, self.costs, cpus, gpus)
+        gpus = max((each.gpus for each in asked), default=0.0) if gpus is None else gpus
+        if cpus is not None:
+            return Machines(cpus, gpus, "given")
+        own = float(os.cpu_count() or 1)
+        at_once = max((each.cpus * max(1.0, gpus / each.gpus if each.gpus else 1.0) for each in asked), default=0.0)
+        needed = float(ceil(at_once - 1e-9))
+        return Machines(own, gpus, "own") if own >= needed else Machines(needed, gpus, "needed")
 
     def as_json(self, *, cpus: float | None = None, gpus: float | None = None) -> dict[str, Any]:
-        """Counts and one object a run, for scripts. `wall_seconds` is for the cluster given."""
+        """Counts and one object a run, for scripts. `wall_seconds` is for a cluster of `cpus` and `gpus`."""
+        has = self.cluster(cpus=cpus, gpus=gpus)
         return {
             "training_runs": self.training_runs,
             "base_evaluations": self.base_evaluations,
             "gpu_hours": sum(self.gpu_hours(each) for each in self.entries),
             "seconds": sum(self.seconds_left(each) for each in self.entries),
             "wall_seconds": self.wall_seconds(cpus=cpus, gpus=gpus),
+            "cpus": has.cpus,
+            "gpus": has.gpus,
             "runs": [self._row(each) for each in self.entries],
         }
 

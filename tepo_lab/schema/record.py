@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -351,8 +352,9 @@ def tail(path: Path, most: int = 20) -> list[dict[str, Any]]:
         return []
     lines = text.rpartition(b"\n")[0].splitlines()
     check = _line_check(path)
-    found = map(parsed_line, (lines[1:] if size > TAIL_BYTES else lines)[-most:])
-    return [values for values in found if values is not None and check(values) is None]
+    parsed = map(parsed_line, reversed(lines[1:] if size > TAIL_BYTES else lines))
+    found = (values for values in parsed if values is not None and check(values) is None)
+    return list(islice(found, most))[::-1]
 
 
 def append_line(path: Path, values: Mapping[str, Any]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tepo_lab.schema.base import Strict
 from tepo_lab.schema.profile import Count, OrNone
@@ -27,6 +28,14 @@ class Panel(Strict):
         default=None, description="training steps the rows are read at; the sweep's if left out"
     )
     published: str = Field(default="", description="what the published table adds to an arm's name, as in @72:seed1")
+
+    @model_validator(mode="after")
+    def _arms_are_named_once(self) -> Panel:
+        named = [*(self.arms or ()), *self.extra]
+        twice = [arm for arm, count in Counter(named).items() if count > 1]
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is named more than once among arms and extra")
+        return self
 
     @field_validator("steps", mode="before")
     @classmethod

@@ -92,6 +92,12 @@ def normalised(answer: str) -> str:
     return str(int(text)) if _INTEGER.fullmatch(text) else text
 
 
+def same_text(extracted: str, answer: str) -> bool:
+    """Whether an answer is the gold one but for its looks. An empty answer never is, whatever the gold one."""
+    given = normalised(extracted)
+    return given != "" and given == normalised(answer)
+
+
 def without_unit(answer: str) -> str:
     """An answer without the unit that follows its number."""
     return _UNIT.sub("", answer.strip().strip("$").rstrip(". "))
@@ -125,12 +131,13 @@ def comparable(extracted: str, answer: str) -> tuple[str, str]:
 def plainly_equal(extracted: str, answer: str) -> bool | None:
     """Whether an answer is the gold one as far as text and numbers tell; None when that takes mathematics.
 
-    Whole numbers are compared exactly; others to six decimals, or six digits where they are below 1.
+    An empty answer never is. A percent sign is no more than looks: 50% is 50 and not 0.5, as math-verify has it. Whole
+    numbers are compared exactly; others to six decimals, or six digits where they are below 1.
     """
     gold, tolerance = split_tolerance(answer)
     given, wanted = normalised(extracted), normalised(gold)
-    if given == wanted:
-        return True
+    if not given or given == wanted:
+        return given != ""
     if max(len(extracted), len(gold)) > MAX_FORMULA:
         return False
     if not (_INTEGER.fullmatch(given) and _INTEGER.fullmatch(wanted)):

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tepo_lab.errors import DataError
@@ -69,11 +69,12 @@ class DataReport:
 
 
 def check_data(training: Data, suite: Suite) -> list[DataReport]:
-    """Reports on the training data and on each benchmark. A benchmark that cannot be read is reported as such.
-
-    Raises `DataError` when the training data cannot be read.
-    """
-    problems = _problems(training, STREAM_SAMPLE)
+    """Reports on the training data and on each benchmark. What cannot be read is reported as such."""
+    try:
+        problems = _problems(training, STREAM_SAMPLE)
+        first = _report("training", problems)
+    except DataError as error:
+        problems, first = [], DataReport("training", error=str(error))
     reports, overlaps = [], {}
     for name, benchmark in suite.benchmarks.items():
         try:
@@ -85,8 +86,7 @@ def check_data(training: Data, suite: Suite) -> list[DataReport]:
         known = set(map(statement, held_out))
         overlaps[name] = tuple(problem.id for problem in problems if statement(problem) in known)
         reports.append(_report(name, held_out))
-    first = _report("training", problems)
-    return [DataReport(first.name, first.problems, first.repeated, first.conflicting, overlaps), *reports]
+    return [replace(first, overlaps=overlaps), *reports]
 
 
 def without_overlaps(source: ProblemSource, suite: Suite) -> tuple[ProblemSource, int]:

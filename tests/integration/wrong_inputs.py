@@ -256,6 +256,8 @@ REPORTS = [
     ("title: x\nprofile: nano\npanels: {a: panel-e}\n", "'panels.a': must be a mapping"),
     ("title: x\nprofile: nano\npanels: {a: {sweep: panel-f}}\n", "Did you mean 'panel-e'?"),
     ("title: x\nprofile: nano\npanels: {a: {sweep: panel-e, arms: [gspo]}}\n", "has no arm 'gspo'"),
+    ("title: x\nprofile: nano\npanels: {a: {sweep: panel-e, arms: [tepo, tepo]}}\n", "tepo is named more than once"),
+    ("title: x\nprofile: nano\npanels: {a: {sweep: panel-e, labels: {tepoo: x}}}\n", "Did you mean 'tepo'?"),
     ("title: x\nprofile: nano\ndraw: pie\npanels: {a: {sweep: panel-e}}\n", "'draw': must be 'curves'"),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import sys
 import tarfile
 from pathlib import Path
@@ -20,7 +21,8 @@ from tepo_lab.execute.ledger import entry
 from tepo_lab.execute.provenance import patch_file
 from tepo_lab.registry.compose import clear_caches
 from tepo_lab.registry.expand import expand, load_sweep
-from tepo_lab.schema.record import append_line, write_json
+from tepo_lab.report import page_tokens
+from tepo_lab.schema.record import TOKEN_COLUMNS, RunFolder, append_line, write_json
 from tests.conftest import SMALL
 
 ASKED = (*SMALL, "trainer.steps=4", "seeds=[1,2]")
@@ -96,6 +98,48 @@ def test_the_same_table_is_rendered_from_the_archive_elsewhere(home, tmp_path, c
     assert [path.read_text() for path in elsewhere.glob("provenance/*.patch") if path.read_text() == "patch"]
     assert not list(elsewhere.rglob("checkpoints"))
     assert "`provenance/` holds" in readme
+
+
+def test_a_figure_is_drawn_from_the_archive_by_the_command_that_it_names(home, tmp_path, capsys, monkeypatch):
+    (tepo,) = map(RunFolder, home.glob("runs/tepo-nano-s1-*"))
+    append_line(tepo.metrics_file, {"step": 1, "reward/mean": 0.5, "actor/entropy": 0.25})
+    archive = tmp_path / "dynamics.tgz"
+    asked = ("dynamics", *ASKED, "profile=nano")
+    tepo_lab(capsys, monkeypatch, "bundle", *asked, "--home", str(home), "--out", str(archive))
+    elsewhere = unpack(archive, tmp_path / "elsewhere")
+    (line,) = [line for line in (elsewhere / "README.md").read_text().splitlines() if "tepo-lab report" in line]
+    setting, *command = shlex.split(line)
+    assert setting == "TEPO_LAB_REGISTRY=$PWD/registry"
+    monkeypatch.setenv("TEPO_LAB_REGISTRY", str(elsewhere / "registry"))
+    clear_caches()
+    monkeypatch.chdir(elsewhere)
+    said = tepo_lab(capsys, monkeypatch, *command[1:])
+    clear_caches()
+    assert said == f"Figure: {elsewhere / 'dynamics.pdf'}\n"
+    assert (elsewhere / "dynamics.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_token_files_that_a_page_shows_are_packed(home, tmp_path, monkeypatch):
+    folders = sorted(map(RunFolder, home.glob("runs/tepo-nano-*")), key=lambda each: each.name)
+    response = {name: [0.5] * 4 for name in TOKEN_COLUMNS}
+    for folder in folders:
+        for step in (1, 2, 3):
+            write_json(folder.tokens(step), {"step": step, "groups": [{"problem": "p", "responses": [response]}]})
+    families = {folder.run()["family"] for folder in folders}
+    monkeypatch.setattr(page_tokens, "PAGE_TOKENS", len(folders) * 8)
+    write_bundle(tmp_path / "x.tgz", home, families=families, tables={}, report="table3", arguments=())
+    packed = unpack(tmp_path / "x.tgz", tmp_path / "elsewhere")
+    assert {each.name: RunFolder(packed / "runs" / each.name).token_steps() for each in folders} == {
+        each.name: [2, 3] for each in folders
+    }
+
+
+def test_a_file_that_is_there_is_not_overwritten(home, tmp_path):
+    out = tmp_path / "mine.tgz"
+    out.write_text("mine")
+    with pytest.raises(ConfigError, match=r"mine\.tgz exists already: remove it, or name another file with --out"):
+        write_bundle(out, home, families=["x"], tables={}, report="table3", arguments=())
+    assert out.read_text() == "mine"
 
 
 def test_the_readme_names_only_what_is_there(home, tmp_path):

@@ -51,6 +51,20 @@ def test_what_nothing_tells_is_left_out(ran):
     assert "busy" not in str(cost)
 
 
+def test_lines_that_lack_what_is_counted_and_damaged_ones_end_nothing(ran, capsys):
+    (each,) = ran
+    append_line(each.folder.metrics_file, {"step": 4})
+    append_line(each.folder.metrics_file, {"step": 5, "time": 145.0, "seconds/step": None})
+    append_line(each.folder.events_file, {"event": "started", "step": 5})
+    cost = session_cost(ran, began=100.0, cores=4.0, cpu_seconds=40.0)
+    assert (cost.trial_seconds, cost.tokens, cost.busy_share) == (25.0, 200.0, pytest.approx(20 / (40 * 4)))
+    with each.folder.events_file.open("a") as stream:
+        stream.write("[]\n{}\n")
+    damaged = session_cost(ran, began=100.0, cores=4.0, cpu_seconds=40.0)
+    assert (damaged.runs, damaged.trial_seconds, damaged.first_step_seconds) == (1, 0.0, None)
+    assert f"run {each.folder.name} is passed over: " in capsys.readouterr().err
+
+
 def test_the_meter_keeps_what_a_process_that_has_ended_used():
     meter = CpuMeter()
     child = subprocess.Popen([sys.executable, "-c", "sum(range(10**7)); input()"], stdin=subprocess.PIPE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 from test_plan import plan_of
 
@@ -27,6 +28,23 @@ def test_a_plan_of_many_runs_shows_the_seeds_of_an_arm_in_one_row(tmp_path, monk
     assert folded.count("tepo on nano") == 1
     assert folded.count("3 of them") == 2
     assert every.split("Runs:")[1] == folded.split("Runs:")[1]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ({"gpus": 64}, "on 64 GPUs and the 128 cores that their runs take (--cpus N reckons with fewer), as"),
+        ({"gpus": 64, "cpus": 20}, "on 64 GPUs and 20 cores, as"),
+        ({}, "on the 16 cores and 8 GPUs that one run takes (--gpus N reckons for more), as"),
+        ({"cpus": 20}, "on 20 cores and the 8 GPUs that one run takes (--gpus N reckons for more), as"),
+    ],
+)
+def test_the_time_is_told_with_the_machines_it_is_reckoned_for(cluster, said, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    plan = plan_of(tmp_path, "resources.cpus=16", "resources.gpus=8", "resources.learners=8")
+    assert said in printed(plan, **cluster)
+    assert "on this machine's 2 cores, as" in printed(plan_of(tmp_path))
+    assert "on the 16 cores that one run takes, as" in printed(plan_of(tmp_path, "resources.cpus=16"))
 
 
 def test_a_cluster_too_small_for_a_run_is_told_with_the_numbers(tmp_path):

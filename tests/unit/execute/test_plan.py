@@ -11,6 +11,7 @@ from tepo_lab.execute.ledger import entry
 from tepo_lab.execute.plan import make_plan
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.schema.record import append_line
+from tests.generation_columns import write_evaluation
 
 TWO_ARMS = ("arms=[tepo_no_kl,tepo]", "seeds=[1,2]", "base=false")
 
@@ -27,8 +28,7 @@ def finish(home, planned, *, steps=20, seconds=2.0, evaluated=(20,)):
     for step in range(1, steps + 1):
         append_line(folder.metrics_file, {"step": step, "seconds/step": seconds})
     for step in evaluated:
-        folder.generations(step).parent.mkdir(exist_ok=True)
-        folder.generations(step).write_bytes(b"PAR1PAR1")
+        write_evaluation(folder, step, planned.spec.suite)
         append_line(folder.events_file, {"time": 0, "event": "evaluated", "step": step, "seconds": 10.0})
     append_line(folder.events_file, {"time": 0, "event": "complete", "step": steps})
 
@@ -101,6 +101,16 @@ def test_wall_time_follows_the_cluster(tmp_path):
     paper = make_plan(tmp_path, [expand(*load_sweep("table2"))])
     assert paper.wall_seconds(cpus=128, gpus=4) is None
     assert paper.wall_seconds(cpus=128, gpus=16) < paper.wall_seconds(cpus=128, gpus=8)
+
+
+def test_gpus_come_with_the_cores_that_their_runs_take(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    paper = make_plan(tmp_path, [expand(*load_sweep("table3", ["profile=qwen2.5-7b"]))])
+    assert paper.wall_seconds(gpus=64) == paper.wall_seconds(gpus=64, cpus=128)
+    assert paper.wall_seconds(gpus=64) < paper.wall_seconds(gpus=8) / 6
+    assert paper.wall_seconds(gpus=64, cpus=16) == paper.wall_seconds(gpus=8) == paper.wall_seconds()
+    assert (paper.as_json(gpus=64)["cpus"], paper.as_json()["cpus"], paper.as_json()["gpus"]) == (128, 16, 8)
+    assert plan_of(tmp_path).as_json()["cpus"] == 2
 
 
 def test_shared_runs_are_counted_once_and_hours_are_of_gpus(tmp_path):

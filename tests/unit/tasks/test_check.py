@@ -76,6 +76,14 @@ def test_a_benchmark_that_cannot_be_read_is_reported_beside_the_others(training:
     assert "has 2 problems, the benchmark states 30" in str(second.as_json()["error"])
 
 
+def test_training_data_that_cannot_be_read_is_reported_and_the_benchmarks_are_checked(held_out) -> None:
+    first, second = check_data(DatasetData(kind="dataset", path="nowhere.jsonl"), suite(held_out))
+    assert (first.name, first.overlaps) == ("training", {"bench": ()})
+    assert set(first.as_json()) == {"name", "problems", "error"}
+    assert "nowhere.jsonl: no such file or folder" in str(first.error)
+    assert (second.name, second.problems, second.error) == ("bench", 2, None)
+
+
 def test_overlaps_are_dropped_from_training_and_counted(training: DatasetData, held_out: DatasetData) -> None:
     source, dropped = without_overlaps(open_source(training), suite(held_out))
     assert dropped == 1

@@ -144,6 +144,19 @@ def test_mathematics_decides_what_text_cannot(given: str, gold: str, correct: in
     assert grade(boxed(given), gold) == Grade(correct, given, "symbolic")
 
 
+@pytest.mark.parametrize("symbolic", [True, False])
+@pytest.mark.parametrize("given", ["", " ", "$ $", r"\quad"])
+def test_an_empty_answer_is_never_right(given: str, symbolic: bool) -> None:
+    for gold in ("", given, "5"):
+        assert grade(boxed(given), gold, Grader(symbolic=symbolic)) == Grade(0, given, "exact")
+
+
+@pytest.mark.parametrize("gold", ["0.5", r"\frac{1}{2}"])
+def test_a_percent_sign_changes_no_number_as_math_verify_has_it(gold: str) -> None:
+    assert grade(boxed(r"50\%"), gold).correct == 0
+    assert grade(boxed(r"50\%"), "50").correct == grade(boxed("50"), r"50\%").correct == 1
+
+
 def test_grades_come_in_order_and_each_with_its_stage() -> None:
     responses = [boxed("5"), "nothing", boxed("0.5"), boxed("6"), boxed("0.5")]
     grades = grade_all(responses, ["5", "5", r"\frac12", "5", r"\frac13"])
