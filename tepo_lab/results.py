@@ -29,7 +29,7 @@ from tepo_lab.errors import ConfigError, RecordError, nearest
 from tepo_lab.report import figures_data
 from tepo_lab.report.render import CSV_COLUMNS
 from tepo_lab.report.render import lines_of as table_lines
-from tepo_lab.report.scan import FoundRun, scan
+from tepo_lab.report.scan import FoundRun, scan_of
 from tepo_lab.schema.record import GENERATION_COLUMNS, readable_runs
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def metrics(home: str | Path) -> pd.DataFrame:
 
     A value that was not finite, or that a run does not record, is NaN.
     """
-    rows = [_identity(spec, run) | line for spec, run in _found(home) for line in run.folder.metrics()]
+    rows = [_identity(spec, run) | line for spec, run in _found(home) for line in run.folder.whole_metrics()]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = dict.fromkeys([*IDENTITY, "step", *names])
     frame = _frame(rows, columns)
@@ -235,8 +235,11 @@ def comparisons(
             suspect = " ".join(values.pop("suspect"))
             rows.append({"table": table.name, **values, "seeds": seeds, "suspect": suspect})
             rows[-1] |= {"difference_low": low, "difference_high": high}
-    columns = ("table", "profile", "panel", "arm", "parent", "seeds", "difference", "difference_low", "difference_high")
-    return _frame(rows, (*columns, "p", "p_holm", "smallest_detectable", "verdict", "reason", "suspect"))
+    columns = (
+        *("table", "profile", "panel", "arm", "parent", "seeds", "difference", "difference_low", "difference_high"),
+        *("p", "p_holm", "smallest_detectable", "verdict", "reason", "suspect", "steps", "label", "parent_label"),
+    )
+    return _with_units(_frame(rows, columns).astype({"steps": "Int64"}))
 
 
 def steps_to_target(
@@ -294,11 +297,11 @@ def _found(home: str | Path) -> Iterator[tuple[dict[str, Any], FoundRun]]:
     """The runs of a home by folder name, each with its resolved configuration."""
     if not Path(home).is_dir():
         raise ConfigError(f"--home {home}: there is no such folder; name the home that runs were made in.")
-    records = {folder.path: values for folder, values in readable_runs(Path(home), tell=True)}
-    families = {str(record.get("family")) for record in records.values()}
-    for run in scan(Path(home), families, ()).values():
+    records = list(readable_runs(Path(home), tell=True))
+    values = {folder.path: record for folder, record in records}
+    for run in scan_of(records, ()).values():
         if run.damaged is None:
-            yield records[run.folder.path], run
+            yield values[run.folder.path], run
 
 
 def _identity(values: Mapping[str, Any], run: FoundRun) -> dict[str, Any]:
@@ -373,7 +376,10 @@ def _figure(home: str | Path, name: str, overrides: Sequence[str], panels: Seque
     frame = _frame(figure_lines(Path(home), _resolved(home, name, overrides, panels)), FIGURE_COLUMNS)
     frame["unit"] = [_figure_unit(series) for series in frame["series"]]
     floats = dict.fromkeys(("value", "ci95_low", "ci95_high"), "float64")
-    return _with_units(frame.astype(floats | {"seed": "Int64", "step": "Int64"}))
+    frame = _with_units(frame.astype(floats | {"seed": "Int64", "step": "Int64"}))
+    # Each line says its own.
+    frame.attrs["units"] |= dict.fromkeys(floats, "as the column unit says")
+    return frame
 
 
 def _figure_unit(series: str) -> str:

@@ -206,15 +206,20 @@ def figure_lines(home: Path, resolved: Resolved) -> Iterator[dict[str, Any]]:
 
     for each in resolved.reports:
         assert isinstance(each.report, FigureReport)
-        rows = list(wanted_rows(home, each, resolved.held))
-        table = partial(only_table, home, Resolved((each,), resolved.held))
+        rows, table = figure_inputs(home, each, resolved.held)
         yield from figures_data.figure_lines(each.report, rows, table, profile=each.profile, home=home)
 
 
-def only_table(home: Path, resolved: Resolved) -> Table:
-    """The table of a resolved report of one profile."""
-    (table,) = tables_of(home, resolved)
-    return table
+def figure_inputs(
+    home: Path, resolved: ResolvedReport, held: frozenset[str]
+) -> tuple[list[WantedRow], Callable[[], Table]]:
+    """What a figure of one profile is drawn from: its rows, and its table when that is asked for."""
+
+    def table() -> Table:
+        (only,) = tables_of(home, Resolved((resolved,), held))
+        return only
+
+    return list(wanted_rows(home, resolved, held)), table
 
 
 def plain(tables: list[Table]) -> Any:

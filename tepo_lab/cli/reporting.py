@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,12 +30,11 @@ from tepo_lab.tables import (
     Resolved,
     beside_published,
     check_runs,
-    only_table,
+    figure_inputs,
     plain,
     resolved_reports,
     tables_of,
     target_of,
-    wanted_rows,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +111,10 @@ def report(
     window: TargetWindow = None,
     page: Annotated[bool, typer.Option("--page", help="Write one HTML page: tables, figures, single tokens.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; page: a .html file; else in the home.")
+        Path | None,
+        typer.Option(
+            help="Figure: a .png, .svg or .pdf file; page: a .html file; replaced where it exists; else in the home."
+        ),
     ] = None,
     home: Home = HOME,
 ) -> None:
@@ -229,11 +230,12 @@ def bundle(
     name: ReportName,
     overrides: Overrides = None,
     panel: Panels = None,
-    out: Annotated[Path | None, typer.Option(help="The archive; else NAME.tar.gz here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The archive, which must not exist; else NAME.tar.gz here.")] = None,
     home: Home = HOME,
 ) -> None:
-    """Pack a table's records, to render it again elsewhere."""
+    """Pack what a table or figure is made from, to make it elsewhere."""
     from tepo_lab.execute.bundle import write_bundle
+    from tepo_lab.schema.figure import FigureReport
 
     resolved = _resolved(home, name, overrides or [], panel or [], say=False)
     path = out or Path(f"{resolved.reports[0].report.name}.tar.gz")
@@ -242,7 +244,15 @@ def bundle(
     arguments = [*(overrides or []), *(text for each in panel or [] for text in ("--panel", each))]
     tables = plain(tables_of(home, resolved))
     with writing(path):
-        packed = write_bundle(path, home, families=families, tables=tables, report=name, arguments=arguments)
+        packed = write_bundle(
+            path,
+            home,
+            families=families,
+            tables=tables,
+            report=name,
+            arguments=arguments,
+            is_figure=isinstance(resolved.reports[0].report, FigureReport),
+        )
     typer.echo(f"Bundle: {path.resolve()} ({len(packed)} runs)")
 
 
@@ -291,7 +301,9 @@ def audit(
 )
 def theory(
     seed: Annotated[int, typer.Option(min=0, help="Of the random policies and the nano run.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file; else in the home.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Figure: a .png, .svg or .pdf file, replaced where it exists; else in the home.")
+    ] = None,
     format: Annotated[ListFormat, typer.Option(help="text, or json for scripts.")] = ListFormat.text,
     home: Home = HOME,
 ) -> None:
@@ -344,8 +356,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
     undrawn = []
     for each in resolved.reports:
         assert isinstance(each.report, FigureReport)
-        rows = list(wanted_rows(home, each, resolved.held))
-        table = partial(only_table, home, Resolved((each,), resolved.held))
+        rows, table = figure_inputs(home, each, resolved.held)
         try:
             drawn = draw(each.report, rows, table, profile=each.profile, home=home)
         except RecordError as reason:

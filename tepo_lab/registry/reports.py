@@ -178,11 +178,16 @@ def _rows(
 ) -> Iterator[ReportRow]:
     sweep, rest = load_sweep(panel.sweep, overrides)
     wanted = [*(panel.arms or (arm for arm in sweep.all_arms if arm not in panel.extra)), *panel.extra]
+    place = "head, the rows above all panels" if name is None else f"panel {name!r}"
     for each_name in wanted:
         if each_name not in sweep.all_arms:
             known = nearest(each_name, sweep.all_arms)
-            place = "head, the rows above all panels" if name is None else f"panel {name!r}"
             raise ConfigError(f"{place}: sweep {sweep.name} has no arm {each_name!r}.{known}")
+    # Overrides may take arms out of a sweep; the labels of those stand for nothing then.
+    labelled = {*sweep.all_arms, *(load_sweep(panel.sweep)[0].all_arms if panel.labels else ())}
+    for each_name in panel.labels:
+        if each_name not in labelled:
+            raise ConfigError(f"{place}: labels: no row is of arm {each_name!r}.{nearest(each_name, labelled)}")
     own_steps = panel.steps is None or any(text.startswith(_STEPS) for text in overrides)
     paper_labels = _labels_of_reports(sweep)
     found = [each for each in variants(sweep, profile, rest) if each.spec.arm.trained and each.spec.arm.name in wanted]

@@ -69,7 +69,8 @@ class Audit:
             found = [each for each in self.findings if each.kind == kind]
             if found:
                 lines += [f"{title} ({len(found)})", *(f"  {_line(each)}" for each in found), ""]
-        lines.append(f"{len(self.findings)} findings." if self.findings else "No findings.")
+        count = len(self.findings)
+        lines.append(f"{count} finding{'s' if count > 1 else ''}." if count else "No findings.")
         return "\n".join(lines) + "\n"
 
     def _about_cells(self) -> list[str]:

@@ -171,21 +171,25 @@ def _which_way(printed: Fraction, recomputed: Fraction, sign: int, column: str) 
 
 
 def _reversals(rows: Sequence[PrintedRow], ordering: Ordering, turned: set[Pair]) -> Iterator[Finding]:
-    """Pairs of a block whose printed averages stand in one order and whose recomputed ones stand in the other."""
-    among, seen = set(rows), set(turned)
-    blocks = dict.fromkeys((row.table, row.panel, row.model) for row in rows)
-    for block in blocks:
-        held = [row for row in ordering.tables.block_of(*block) if row in among]
+    """Pairs of a table whose printed averages stand in one order and whose recomputed ones stand in the other.
+
+    Rows of one model are held against each other whatever panels they stand in: a reader compares them all.
+    """
+    seen = set(turned)
+    for place in dict.fromkeys((row.table, row.model) for row in rows):
+        held = [row for row in rows if (row.table, row.model) == place]
         for row, other in combinations(held, 2):
             margins = ordering.margin(row, other, AVERAGE)
-            if margins is None or _pair(row, other) in seen:
+            # A row that stands twice is held against itself elsewhere.
+            if margins is None or row.row == other.row or _pair(row, other) in seen:
                 continue
             seen.add(_pair(row, other))
             upper, lower = (row, other) if margins[0] > 0 else (other, row)
             printed, recomputed = abs(margins[0]), margins[1] if margins[0] > 0 else -margins[1]
             if printed > 0 and recomputed < -ordering.unsure(row, AVERAGE):
+                where = f" of panel {lower.panel}" if lower.panel and lower.panel != upper.panel else ""
                 detail = (
-                    f"inconsistent: printed {upper.row} {upper.average} above {lower.row} {lower.average}; "
+                    f"inconsistent: printed {upper.row} {upper.average} above {lower.row} {lower.average}{where}; "
                     f"recomputed {_float(ordering, upper)} below {_float(ordering, lower)}"
                 )
                 yield _finding(upper, AVERAGE, printed, recomputed, detail)

@@ -23,18 +23,28 @@ SPENT: dict[Budget, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class EqualBudget:
-    """`limit` in tokens or seconds, and the evaluated step at which each run, by (family, seed), is within it."""
+    """`limit` in tokens or seconds, and the evaluated step at which each run, by (family, seed), is within it.
+
+    `beyond` counts the runs whose first evaluation is beyond it: they are read nowhere.
+    """
 
     kind: Budget
     limit: float
     steps: Mapping[tuple[str, int], int]
+    beyond: int = 0
 
     @property
     def note(self) -> str:
         """What a table read so must say."""
-        return (
+        said = (
             f"Read at an equal budget of {self.limit:,.0f} {SPENT[self.kind][1]}, the most that every run has spent at "
             "its last evaluation: each run at its last evaluation within it."
+        )
+        if not self.beyond:
+            return said
+        return (
+            f"{said} {self.beyond} run{'s have' if self.beyond > 1 else ' has'} none: set trainer.evaluate_at=[...] to "
+            "earlier steps and run the sweep again."
         )
 
 
@@ -52,18 +62,20 @@ def equal_budget(runs: Iterable[FoundRun], kind: Budget) -> EqualBudget:
         raise RecordError("no run of this table was evaluated after training: there is no budget to read it at.")
     limit = min(totals)
     steps = {(run.family, run.seed): run.collapsed_at for run in found if run.collapsed_at is not None}
+    beyond = 0
     for key, each in spent.items():
         within = [step for step, cost in each.items() if cost <= limit]
         if within:
             steps[key] = max(within)
-    return EqualBudget(kind, limit, steps)
+        beyond += bool(each) and not within
+    return EqualBudget(kind, limit, steps, beyond)
 
 
 def _spent_at(run: FoundRun, kind: Budget) -> dict[int, float]:
     """Evaluated step -> what the run had spent by then; empty for a run without one."""
     metric = SPENT[kind][0]
     total, spent = 0.0, {}
-    for values in run.folder.metrics():
+    for values in run.folder.whole_metrics():
         total += float(values.get(metric) or 0.0)
         if values["step"] in run.full_steps:
             spent[int(values["step"])] = total

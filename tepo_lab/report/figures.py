@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report import lines
-from tepo_lab.report.figures_series import ArmRuns, Series, gaps, wanted_arms
+from tepo_lab.report.figures_series import ArmRuns, Series, check_recorded, gaps, wanted_arms
 from tepo_lab.report.figures_style import COLOURS, GREY, MARKERS, Drawn, frame, new_figure, style
 from tepo_lab.report.frame import Average, Cell, Comparison, Row, Table, WantedRow
 from tepo_lab.schema.figure import FigureReport, Plot
@@ -195,7 +195,7 @@ def bars(table: Table, *, name: str, title: str) -> Drawn:
 
     Raises `RecordError` when no row has a score.
     """
-    rows = [row for row in table.all_rows if row.average.generation_weighted is not None]
+    rows = [row for row in table.distinct_rows if row.average.generation_weighted is not None]
     missing = [f"{row.label}: {row.outcome}" for row in table.rows if row.average.generation_weighted is None]
     if not rows:
         raise RecordError(f"{title}: no run has a full evaluation yet ({'; '.join(together(missing)) or 'no rows'}).")
@@ -250,7 +250,6 @@ def forest(table: Table, *, name: str, title: str) -> Drawn:
         raise RecordError(
             f"{title}: no row has a parent to be compared with yet ({'; '.join(together(missing)) or 'none'})."
         )
-    labels = table.labels(table.profiles[0])
     places = np.arange(len(drawn))[::-1]
     with style():
         figure = new_figure(8.6, 0.6 + 0.38 * len(drawn))
@@ -258,7 +257,7 @@ def forest(table: Table, *, name: str, title: str) -> Drawn:
         axes.axvline(0, color="#222222", linewidth=0.8)
         for place, each in zip(places, drawn, strict=True):
             _interval(axes, int(place), each)
-        names = [f"{labels.get(each.arm, each.arm)}\nagainst {labels.get(each.parent, each.parent)}" for each in drawn]
+        names = ["\nagainst ".join(lines.compared(each, table)) for each in drawn]
         axes.set_yticks(places, names, fontsize=7.5)
         axes.set_ylim(-0.7, len(drawn) - 0.3)
         axes.set_xlabel(f"Difference of {lines.AVERAGE} (points)")
@@ -286,7 +285,7 @@ def draw(
 ) -> Drawn:
     """The figure that a report asks for. Args: `table` builds its table, for figures of scores.
 
-    Raises `RecordError` when there is nothing to draw.
+    Raises `RecordError` when there is nothing to draw, `ConfigError` for a metric that no run records.
     """
     named = {"name": report.name, "title": report.title}
     if report.draw == "bars":
@@ -296,4 +295,5 @@ def draw(
     arms = wanted_arms(home, rows)
     if report.draw == "cells":
         return cells(arms, **named, profile=profile, home=home)
+    check_recorded(arms, (plot.metric for plot in report.plots), report.title)
     return curves(arms, report.plots, **named, profile=profile, home=home)

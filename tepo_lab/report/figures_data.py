@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tepo_lab.report.figures_series import ArmRuns, wanted_arms
+from tepo_lab.report.figures_series import ArmRuns, check_recorded, wanted_arms
 from tepo_lab.report.frame import Table, WantedRow
 from tepo_lab.schema.figure import FigureReport
 
@@ -32,7 +32,9 @@ def figure_lines(
         found = _differences(table())
     else:
         metrics = [metric for metric, *_ in CELLS] if report.draw == "cells" else [each.metric for each in report.plots]
-        found = _curves(wanted_arms(home, rows), metrics)
+        arms = wanted_arms(home, rows)
+        check_recorded(arms, metrics, report.title)
+        found = _curves(arms, metrics)
     for line in found:
         yield dict.fromkeys(COLUMNS) | named | line
 
@@ -48,7 +50,7 @@ def _curves(arms: Sequence[ArmRuns], metrics: Sequence[str]) -> Iterator[dict[st
 
 
 def _scores(table: Table) -> Iterator[dict[str, Any]]:
-    for row in table.all_rows:
+    for row in table.distinct_rows:
         named = {"panel": row.panel, "arm": row.arm, "label": row.label, "step": row.steps}
         scored = [(name, cell.percent, cell.ci95) for name, cell in row.cells.items()]
         for name, value, ci95 in [*scored, ("avg", row.average.generation_weighted, row.average.ci95)]:
@@ -59,8 +61,7 @@ def _scores(table: Table) -> Iterator[dict[str, Any]]:
 def _differences(table: Table) -> Iterator[dict[str, Any]]:
     for each in table.comparisons:
         if each.difference is not None:
-            label = table.labels(each.profile or table.profiles[0]).get(each.arm, each.arm)
-            named = {"panel": each.panel, "arm": each.arm, "label": label, "step": table.steps}
+            named = {"panel": each.panel, "arm": each.arm, "label": each.label, "step": each.steps}
             yield named | {"series": "difference", "value": each.difference} | _interval(each.ci95)
 
 

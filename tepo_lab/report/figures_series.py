@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tepo_lab.errors import RecordError
+from tepo_lab.errors import ConfigError, RecordError, nearest
 from tepo_lab.report.frame import Table, WantedRow
 from tepo_lab.report.scan import STATUS_EVENTS, scan
 from tepo_lab.schema.record import RunFolder, tell_passed_over
+from tepo_lab.schema.step_metrics import STEP_METRICS
 
 Array = NDArray[np.float64]
 
@@ -29,7 +30,7 @@ class SeedRun:
     @cached_property
     def metrics(self) -> dict[int, dict[str, Any]]:
         """Step metrics by training step."""
-        return {int(line["step"]): line for line in self.folder.metrics()}
+        return {int(line["step"]): line for line in self.folder.whole_metrics()}
 
     @cached_property
     def collapsed_at(self) -> int | None:
@@ -170,6 +171,17 @@ def _folder(home: Path, identity: str) -> RunFolder:
 def gaps(arms: Iterable[ArmRuns]) -> list[str]:
     """What is missing of the arms, a phrase each."""
     return [gap for gap in (arm.gap() for arm in arms) if gap is not None]
+
+
+def check_recorded(arms: Iterable[ArmRuns], metrics: Iterable[str], title: str) -> None:
+    """Raises `ConfigError` for a metric that is none of `STEP_METRICS` and that no run has recorded."""
+    runs = [run for arm in arms for run in arm.begun]
+    recorded = {name for run in runs for line in run.metrics.values() for name in line} - {"step"}
+    for metric in metrics:
+        if runs and metric not in recorded and metric not in STEP_METRICS:
+            raise ConfigError(
+                f"{title}: no run records a step metric {metric!r}.{nearest(metric, {*recorded, *STEP_METRICS})}"
+            )
 
 
 def _number(value: Any) -> float:

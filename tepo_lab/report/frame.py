@@ -145,7 +145,9 @@ class Row:
 class Comparison:
     """An arm against its parent, in points of the generation-weighted average; or the reason why there is none.
 
-    `parent` is the nearest ancestor that stands in the table. `suspect` names those of the two whose row is suspect.
+    `parent` is the nearest ancestor that stands in the table. `suspect` names those of the two whose row is suspect;
+    `label` and `parent_label` are what their rows are called; `steps` is where they were to be read, None where that is
+    at an equal budget.
     """
 
     panel: str | None
@@ -161,6 +163,9 @@ class Comparison:
     reason: str | None = None
     profile: str = ""
     suspect: tuple[str, ...] = ()
+    label: str = ""
+    parent_label: str = ""
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -234,9 +239,13 @@ class Table:
             comparisons=tuple(each for each in self.comparisons if each.profile == profile),
         )
 
-    def labels(self, profile: str) -> dict[str, str]:
-        """What each arm's row is called; where an arm has several rows, as the first is."""
-        return {row.arm: row.label for row in reversed(self.rows_of(profile))}
+    @property
+    def distinct_rows(self) -> tuple[Row, ...]:
+        """All rows, but those of the same name and runs as an earlier one: a head row that its panel has again."""
+        once: dict[tuple[str, str, tuple[RunLine, ...]], Row] = {}
+        for row in self.all_rows:
+            once.setdefault((row.profile, row.label, row.runs), row)
+        return tuple(once.values())
 
     def footer(self) -> dict[str, Any]:
         """What stands under the table, as plain values."""

@@ -62,8 +62,13 @@ def caption(table: Table) -> str:
     steps = [table.steps] if table.steps is not None else sorted({row.steps for row in table.rows if row.steps})
     words = " or ".join(str(each) for each in steps)
     after = f", after {words} step{'' if words == '1' else 's'}" if words else ""
-    title = f"{table.title.rstrip('.')}." if table.title else ""
+    title = sentence(table.title) if table.title else ""
     return f"{title} Profile{'s' if len(table.profiles) > 1 else ''} {table.profile}{after}.".strip()
+
+
+def sentence(words: str) -> str:
+    """Words with one full stop, where they do not end in a mark of their own."""
+    return words if words.endswith(("?", "!")) else f"{words.rstrip('.')}."
 
 
 def percent(cell: Cell) -> str:
@@ -96,6 +101,7 @@ def outcome(row: Row) -> str:
     marks = [SUSPECT] if row.suspect else []
     marks += ["changed tree"] if any("changed source tree" in each for each in row.provenance) else []
     marks += ["other code"] if any("other code" in each for each in row.provenance) else []
+    marks += ["other files"] if any("other files" in each for each in row.provenance) else []
     return ", ".join([row.outcome, *marks])
 
 
@@ -119,9 +125,9 @@ def footnotes(table: Table) -> list[str]:
     several = len(table.profiles) > 1
     for each in table.untrained:
         if each.row is None:
-            lines.append(f"Untrained model{f' of {each.profile}' if several else ''}: {each.reason}.")
+            lines.append(f"Untrained model{f' of {each.profile}' if several else ''}: {sentence(str(each.reason))}")
     reasons = {row.label: row.average.reason for row in table.rows if row.average.reason not in (None, row.outcome)}
-    lines += [f"{label}: {reason}." for label, reason in reasons.items()]
+    lines += [f"{label}: {sentence(str(reason))}" for label, reason in reasons.items()]
     lines += _marks(table)
     if table.published:
         lines.append(
@@ -138,8 +144,8 @@ def footnotes(table: Table) -> list[str]:
         lines.append(
             f"Differences: points of {AVERAGE} against the parent, or its nearest ancestor in the table, paired over "
             "seeds and problems; p from Student's t, corrected by Holm over this table's comparisons of at least "
-            f"{MIN_SEEDS} seeds; detectable: true difference seen with a chance of 80 % at p < 0.05 before that "
-            "correction."
+            f"{MIN_SEEDS} seeds of runs that came to their end; detectable: true difference seen with a chance of 80 % "
+            "at p < 0.05 before that correction."
         )
     if table.pass_at:
         lines.append(
@@ -182,12 +188,24 @@ def comparison_grid(table: Table) -> Grid:
     return Grid(COMPARED, COMPARISON_HEADER, tuple(map(tuple, cells)), words=(0, 1, 8))
 
 
+def compared(comparison: Comparison, table: Table) -> tuple[str, str]:
+    """What a comparison's arm and parent are called, the arm with the profile, panel and steps that tell it apart."""
+    others = [each for each in table.comparisons if _arms(each) == _arms(comparison)]
+    where = [comparison.profile] if len(table.profiles) > 1 else []
+    if len(others) > 1:
+        where += [table.panels.get(comparison.panel) or comparison.panel] if comparison.panel is not None else []
+        several = len({each.steps for each in others}) > 1
+        where += [f"{comparison.steps} steps"] if several and comparison.steps is not None else []
+    return f"{comparison.label} ({', '.join(where)})" if where else comparison.label, comparison.parent_label
+
+
+def _arms(comparison: Comparison) -> tuple[str, str, str]:
+    return comparison.profile, comparison.arm, comparison.parent
+
+
 def comparison_cells(comparison: Comparison, table: Table) -> list[str]:
     """A comparison's values as text, in the order of `COMPARISON_HEADER`."""
-    labels = table.labels(comparison.profile or table.profiles[0])
-    names = [labels.get(comparison.arm, comparison.arm), labels.get(comparison.parent, comparison.parent)]
-    if len(table.profiles) > 1:
-        names[0] = f"{names[0]} ({comparison.profile})"
+    names = compared(comparison, table)
     suspect = [SUSPECT] if comparison.suspect else []
     if comparison.difference is None or comparison.ci95 is None:
         verdict = f"{comparison.verdict} ({comparison.reason})"

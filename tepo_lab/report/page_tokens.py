@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.figures_series import ArmRuns
-from tepo_lab.schema.record import TOKEN_COLUMNS
+from tepo_lab.schema.record import TOKEN_COLUMNS, RunFolder
 
 #: Tokens that one page holds at most; each has seven values, some fifty bytes in all.
 PAGE_TOKENS = 300_000
@@ -25,25 +25,37 @@ def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
     held = {run.folder.name: (arm.label, run) for arm in arms for run in arm.runs if run.folder.token_steps()}
     runs, left_out = [], 0
     for label, run in held.values():
-        room = PAGE_TOKENS // len(held)
         steps: list[dict[str, Any]] = []
-        for step in reversed(run.folder.token_steps()):
-            try:
-                groups = _read(run.folder.tokens(step))
-            except RecordError as error:
-                sys.stderr.write(f"tepo-lab: note: {error}\n")
-                continue
-            kept = []
-            for group in groups:
-                room -= sum(len(response["tokens"]) for response in group["responses"])
-                if room >= 0:
-                    kept.append(group)
-            left_out += len(groups) - len(kept)
-            if kept or not groups:
+        for step, kept, more in _groups(run.folder, PAGE_TOKENS // len(held)):
+            left_out += more
+            if kept or not more:
                 steps.insert(0, {"step": step, "groups": kept})
         if steps:
             runs.append({"label": f"{label}, seed {run.seed}", "run": run.folder.name, "steps": steps})
     return runs, left_out
+
+
+def shown_files(folders: Iterable[RunFolder]) -> list[Path]:
+    """The token files of which a page of these runs shows anything."""
+    held = [folder for folder in folders if folder.token_steps()]
+    room = PAGE_TOKENS // max(1, len(held))
+    return [folder.tokens(step) for folder in held for step, kept, _ in _groups(folder, room) if kept]
+
+
+def _groups(folder: RunFolder, room: int) -> Iterator[tuple[int, list[dict[str, Any]], int]]:
+    """Of each of a run's token files, the last one first: its step, groups until `room` tokens are full, those left."""
+    for step in reversed(folder.token_steps()):
+        try:
+            groups = _read(folder.tokens(step))
+        except RecordError as error:
+            sys.stderr.write(f"tepo-lab: note: {error}\n")
+            continue
+        kept = []
+        for group in groups:
+            room -= sum(len(response["tokens"]) for response in group["responses"])
+            if room >= 0:
+                kept.append(group)
+        yield step, kept, len(groups) - len(kept)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

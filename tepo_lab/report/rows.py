@@ -10,7 +10,7 @@ import numpy as np
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing, WantedRow
-from tepo_lab.report.scan import Counts, FoundRun, missing_reason, read_counts, shortfall
+from tepo_lab.report.scan import Counts, FoundRun, end_of, missing_reason, read_counts, shortfall
 from tepo_lab.report.suspect import suspicions
 from tepo_lab.schema.record import tell_passed_over
 from tepo_lab.schema.table import SuspectLimits
@@ -90,11 +90,6 @@ class RowResult:
         return "" if count == len(self.results) else f" ({count} of {len(self.results)} seeds)"
 
     @property
-    def unended(self) -> str | None:
-        """How runs that are counted are not as far as they were to train, in one phrase; None where all are."""
-        return ", ".join(dict.fromkeys(each.unended for each in self.counted.values() if each.unended)) or None
-
-    @property
     def suspect(self) -> tuple[str, ...]:
         """Why the row is suspect, each reason with the seeds it holds for."""
         seeds: dict[str, list[int]] = {}
@@ -105,12 +100,15 @@ class RowResult:
 
     @property
     def provenance(self) -> tuple[str, ...]:
-        """Which of the counted runs were made from a changed source tree, or partly by other code."""
+        """Which of the counted runs were made from a changed source tree, by other code, or from other files."""
         runs = {seed: each.run for seed, each in self.counted.items() if each.run is not None}
         said = {
             "from a changed source tree": [seed for seed, run in runs.items() if run.dirty],
             "partly made with other code, versions or hardware": [seed for seed, run in runs.items() if run.continued],
         }
+        for seed, run in runs.items():
+            for what in run.unusual_inputs:
+                said.setdefault(f"made with other files than most runs here ({what})", []).append(seed)
         return tuple(f"{_named(seeds)}: {words}" for words, seeds in said.items() if seeds)
 
     @property
@@ -160,7 +158,7 @@ def read_row(
     for seed, run in runs_of(row, found).items():
         at = step.get((row.family, seed)) if isinstance(step, Mapping) else step
         if run is None and seed in row.damaged:
-            reason = "its run.json is damaged; the command that ran it writes it anew"
+            reason = "its run.json is damaged or gone; the command that ran it writes it anew"
             results.append(SeedResult(seed, None, None, {}, "records damaged", reason, "damaged"))
         else:
             results.append(_seed_result(seed, run, at, columns, limits, earlier))
@@ -203,13 +201,7 @@ def _unended(run: FoundRun, at: int) -> str | None:
     if at >= run.asked_steps or event == "complete":
         return None
     step = max(at, run.last_step)
-    if event == "failed":
-        return f"failed: {run.status.get('kind', 'unknown')} at step {step}"
-    if event == "collapsed":
-        return f"collapsed at step {run.collapsed_at}"
-    if event == "stopped":
-        return f"ended at step {step} by the search"
-    return "running" if run.running else f"stopped at step {step}"
+    return f"{end_of(run, step)} at step {step}" if event == "failed" else end_of(run, step)
 
 
 def tell_damaged(rows: Iterable[RowResult]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing
 from tepo_lab.schema.generations import COUNTED, fault_of
+from tepo_lab.schema.inputs import input_files
 from tepo_lab.schema.record import RunFolder, readable_runs, tell_passed_over
 
 #: Seconds after which a lease that nobody renews no longer says that its run is going on.
@@ -32,7 +34,9 @@ class FoundRun:
     generations. `dirty`: made from a source tree that differs from its commit; `continued`: partly made with another
     tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much;
     `damaged`: why its events (or the step metrics, where they were asked for) cannot be read, in which case nothing
-    else of it counts; `asked_steps`: how far it was to train.
+    else of it counts; `asked_steps`: how far it was to train; `tallies`: how many generations were right, and how many
+    graded, as its events say, by step and benchmark; `inputs`: SHA-256 of the local files that it was made from, by
+    what they are, and `unusual_inputs` those that are not what most of the runs found with it were made from.
     """
 
     folder: RunFolder
@@ -52,6 +56,9 @@ class FoundRun:
     mismatch_limit: float | None = None
     damaged: str | None = None
     asked_steps: int = 0
+    tallies: Mapping[int, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    inputs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unusual_inputs: tuple[str, ...] = ()
 
     @property
     def collapsed_at(self) -> int | None:
@@ -89,13 +96,33 @@ def scan(
     Args: `metrics`, whether what is read of the runs needs their step metrics, so that damaged ones rule a run out.
     """
     wanted = set(families)
+    records = ((folder, run) for folder, run in readable_runs(home) if run.get("family") in wanted)
+    return scan_of(records, columns, metrics=metrics)
+
+
+def scan_of(
+    records: Iterable[tuple[RunFolder, dict[str, Any]]], columns: Iterable[Column], *, metrics: bool = True
+) -> dict[tuple[str, int], FoundRun]:
+    """As `scan`, of runs whose run.json has been read."""
     generations = sum(column.generations for column in columns)
     found: dict[tuple[str, int], FoundRun] = {}
-    for folder, run in readable_runs(home):
-        if run.get("family") in wanted:
-            each = _found(folder, run, generations, metrics)
-            found[each.family, each.seed] = each
-    return found
+    for folder, run in records:
+        each = _found(folder, run, generations, metrics)
+        found[each.family, each.seed] = each
+    usual = _usual_inputs(found.values())
+    return {
+        key: replace(each, unusual_inputs=tuple(what for what, files in each.inputs.items() if files != usual[what]))
+        for key, each in found.items()
+    }
+
+
+def _usual_inputs(runs: Iterable[FoundRun]) -> dict[str, frozenset[str]]:
+    """The local files that most runs were made from, by what they are."""
+    seen: defaultdict[str, Counter[frozenset[str]]] = defaultdict(Counter)
+    for run in runs:
+        for what, files in run.inputs.items():
+            seen[what][files] += 1
+    return {what: counts.most_common(1)[0][0] for what, counts in seen.items()}
 
 
 def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bool) -> FoundRun:
@@ -107,7 +134,7 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bo
     try:
         events, steps = folder.events(), folder.evaluated_steps()
         if metrics:
-            folder.metrics()
+            folder.whole_metrics()
     except RecordError as error:
         tell_passed_over(folder, error)
         damaged, events, steps = str(error), [], []
@@ -129,6 +156,9 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bo
         mismatch_limit=rollout.get("max_sampler_mismatch"),
         damaged=damaged,
         asked_steps=int(spec["trainer"]["steps"]),
+        # Of an evaluation that was graded again the last event tells.
+        tallies={event["step"]: event.get("benchmarks", {}) for event in events if event["event"] == "evaluated"},
+        inputs=input_files(provenance),
     )
 
 
@@ -174,6 +204,18 @@ def shortfall(counts: dict[str, Counts], columns: Iterable[Column]) -> str | Non
     return None
 
 
+def end_of(run: FoundRun, step: int) -> str:
+    """How a run that is not complete ended, at `step` where nothing else is recorded, in one phrase."""
+    event = run.status.get("event")
+    if event == "failed":
+        return f"failed: {run.status.get('kind', 'unknown')}"
+    if event == "collapsed":
+        return f"collapsed at step {run.collapsed_at}"
+    if event == "stopped":
+        return f"ended at step {step} by the search"
+    return "running" if run.running else f"stopped at step {step}"
+
+
 def missing_reason(run: FoundRun | None, step: int | None) -> tuple[Missing, str, str]:
     """Why a run without a usable evaluation has no score: one word, the outcome, and the whole reason."""
     if run is not None and run.damaged is not None:
@@ -182,19 +224,19 @@ def missing_reason(run: FoundRun | None, step: int | None) -> tuple[Missing, str
         return "not run", "not run", "not run"
     event, collapsed = run.status["event"], run.collapsed_at
     if collapsed is not None and (step is None or collapsed <= step):
-        reason = f"collapsed at step {collapsed}, not evaluated"
+        reason = f"{end_of(run, collapsed)}, not evaluated"
         return "collapsed", reason, reason
     if event == "failed":
-        outcome = f"failed: {run.status.get('kind', 'unknown')}"
+        outcome = end_of(run, run.last_step)
         error = run.status.get("error")
         return "failed", outcome, f"{outcome}: {error}" if error else outcome
     if event == "stopped":
-        reason = f"ended at step {run.status['step']} by the search"
+        reason = end_of(run, run.status["step"])
         return "stopped", reason, f"{reason} ({run.status.get('by', 'unknown')}), not evaluated"
     if event in {"started", "resumed"}:
+        outcome = end_of(run, run.last_step)
         if run.running:
-            return "running", "running", f"running, past step {run.last_step}"
-        outcome = f"stopped at step {run.last_step}"
+            return "running", outcome, f"{outcome}, past step {run.last_step}"
         return "stopped", outcome, f"{outcome}; the command that ran it goes on from there"
     there = ", ".join(str(each) for each in run.evaluated_steps) or "none"
     outcome = "not evaluated"

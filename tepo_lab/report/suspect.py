@@ -18,7 +18,7 @@ def suspicions(
 ) -> list[str]:
     """Why the evaluation of a run at `step` is suspect, a phrase each; none when nothing speaks against it."""
     held = [counts[column.name] for column in columns]
-    return [*_all_or_nothing(held), *_shares(held, limits), *_mismatch(run, step)]
+    return [*_all_or_nothing(held), *_shares(held, limits), *_told_otherwise(run, step, counts), *_mismatch(run, step)]
 
 
 def _all_or_nothing(held: Sequence[Counts]) -> Iterator[str]:
@@ -40,15 +40,32 @@ def _shares(held: Sequence[Counts], limits: SuspectLimits) -> Iterator[str]:
             yield f"{100 * share:.1f} % {words} (limit {100 * limit:g} %)"
 
 
+def _told_otherwise(run: FoundRun, step: int, counts: Mapping[str, Counts]) -> Iterator[str]:
+    """What the run recorded when it was evaluated, where its generations say otherwise now."""
+    if not run.status:
+        yield "events.jsonl is gone, or does not say what became of it"
+    told = {name: (each["correct"], each["graded"]) for name, each in run.tallies.get(step, {}).items()}
+    found = {name: (int(each.correct.sum()), int(each.graded.sum())) for name, each in counts.items()}
+    differ = [
+        f"{right} of {graded} right on {name}"
+        for name, (right, graded) in told.items()
+        if name in found and (right, graded) != found[name]
+    ]
+    if differ:
+        yield f"its events tell of {', '.join(differ)}, which its generations do not"
+
+
 def _mismatch(run: FoundRun, step: int) -> Iterator[str]:
     limit = run.mismatch_limit
     if limit is None:
         return
     try:
-        metrics = run.folder.metrics()
+        metrics = run.folder.whole_metrics()
     except RecordError as error:
         yield f"metrics damaged: {str(error).rstrip('.')}"
         return
+    if len(metrics) < step:
+        yield f"metrics.jsonl has the first {len(metrics)} of its {step} steps"
     lines = [line for line in metrics if line["step"] <= step and line.get(MISMATCH) is not None]
     over = [line for line in lines if line[MISMATCH] > limit]
     if over:

@@ -11,7 +11,7 @@ import numpy as np
 from tepo_lab.errors import ConfigError
 from tepo_lab.report.at_k import at_k, check_pass_at
 from tepo_lab.report.budget import Budget, EqualBudget, equal_budget
-from tepo_lab.report.compare import comparisons
+from tepo_lab.report.compare import Part, comparisons
 from tepo_lab.report.frame import Average, Cell, Column, Row, RunLine, Table, Untrained, WantedRow
 from tepo_lab.report.rows import (
     Found,
@@ -57,6 +57,10 @@ class _Read:
     @property
     def results(self) -> list[RowResult]:
         return [*([self.base] if self.base else []), *self.rows]
+
+    @property
+    def part(self) -> Part:
+        return Part(self.wanted.profile, self.rows, None if self.budget else self.step)
 
     def asked(self, row: RowResult) -> int | None:
         """The step at which a row was asked for."""
@@ -117,7 +121,7 @@ def build_table(
         untrained=tuple(untrained),
         rows=tuple(rows),
         steps=asked.pop() if len(asked) == 1 and equal is None else None,
-        comparisons=tuple(comparisons([(each.wanted.profile, each.rows) for each in read], columns, draws, seed)),
+        comparisons=tuple(comparisons([each.part for each in read], columns, draws, seed)),
         notes=(*notes, *(note for each in read for note in _notes(report, each))),
         interval=(
             f"95 %, two-level bootstrap over seeds and over problems within each benchmark, {draws} draws, "
@@ -134,15 +138,16 @@ def _read(wanted: Wanted, report: Report, home: Path, columns: Sequence[Column],
     step = step_to_read([row for row in wanted.rows if row.steps is None], found, wanted.steps)
     budget = _budget(found, base, equal) if equal else None
     limits = report.suspect_above
-    rows = [
-        read_row(row, found, budget.steps, columns, limits)
-        if budget
-        else read_row(row, found, row.steps, columns, limits)
-        if row.steps is not None
-        else read_row(row, found, step, columns, limits, earlier=step != wanted.steps)
-        for row in wanted.rows
-    ]
-    read = _Read(wanted, rows, read_row(base, found, 0, columns, limits) if base else None, step, budget)
+
+    def result(row: WantedRow) -> RowResult:
+        if budget is not None:
+            return read_row(row, found, budget.steps, columns, limits)
+        if row.steps is not None:
+            return read_row(row, found, row.steps, columns, limits)
+        return read_row(row, found, step, columns, limits, earlier=step != wanted.steps)
+
+    untrained = read_row(base, found, 0, columns, limits) if base else None
+    read = _Read(wanted, [result(row) for row in wanted.rows], untrained, step, budget)
     tell_damaged(read.results)
     return read
 

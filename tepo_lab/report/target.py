@@ -60,8 +60,9 @@ class Target:
 class SeedReach:
     """Where a seed's run first was at the target: `step`, and the tokens and seconds of training until then.
 
-    `step` is None where it was not by `last_step`; `outcome` is "reached", "not reached", "not recorded" (the run has
-    not recorded the metric), "not run" or "records damaged".
+    `step` is None where it was not by `last_step`; `or_earlier` says that it is the first at which there is a mean over
+    the target's window, so that the run may have been there before. `outcome` is "reached", "not reached", "not
+    recorded" (the run has not recorded the metric), "not run" or "records damaged".
     """
 
     seed: int
@@ -70,17 +71,21 @@ class SeedReach:
     last_step: int
     tokens: float | None = None
     seconds: float | None = None
+    or_earlier: bool = False
 
     @property
     def words(self) -> str:
         if self.step is not None:
-            return f"{self.seed}: {self.step}"
+            return f"{self.seed}: {self.step}{' or earlier' if self.or_earlier else ''}"
         return f"{self.seed}: {self.outcome}" + (f" by {self.last_step}" if self.last_step else "")
 
 
 @dataclass(frozen=True)
 class ArmReach:
-    """An arm's seeds. `mean` and `ci95` (Student's t over seeds) of the steps only where every seed reached it."""
+    """An arm's seeds. `mean` and `ci95` (Student's t over seeds) of the steps only where every seed reached it.
+
+    No interval where a seed may have been there earlier: the mean is the most that it can be.
+    """
 
     profile: str
     arm: str
@@ -222,7 +227,7 @@ def _reach(row: WantedRow, found: Found, target: Target, profile: str) -> ArmRea
     if not steps or len(steps) < len(seeds):
         return ArmReach(profile, row.arm, row.label, seeds)
     mean = float(np.mean(steps))
-    if len(steps) == 1:
+    if len(steps) == 1 or any(each.or_earlier for each in seeds):
         return ArmReach(profile, row.arm, row.label, seeds, mean)
     half = float(special.stdtrit(len(steps) - 1, 0.975) * np.std(steps, ddof=1) / np.sqrt(len(steps)))
     return ArmReach(profile, row.arm, row.label, seeds, mean, (max(0.0, mean - half), mean + half))
@@ -231,7 +236,7 @@ def _reach(row: WantedRow, found: Found, target: Target, profile: str) -> ArmRea
 def _seed_reach(seed: int, run: FoundRun | None, target: Target) -> SeedReach:
     if run is None:
         return SeedReach(seed, "not run", None, 0)
-    lines = {int(line["step"]): line for line in run.folder.metrics()}
+    lines = {int(line["step"]): line for line in run.folder.whole_metrics()}
     if target.metric == "validation":
         events = (event for event in run.folder.events() if event["event"] == "validated")
         values = {int(event["step"]): float(event["value"]) for event in events}
@@ -243,11 +248,13 @@ def _seed_reach(seed: int, run: FoundRun | None, target: Target) -> SeedReach:
     reached = first_at(values, target.percent, target.window)
     if reached is None:
         return SeedReach(seed, "not reached", None, max(values))
-    spent = [
+    tokens, seconds = (
         sum(float(line.get(name) or 0.0) for step, line in lines.items() if step <= reached)
         for name in ("rollout/tokens", "seconds/step")
-    ]
-    return SeedReach(seed, "reached", reached, max(values), *spent)
+    )
+    earliest = sorted(values)[target.window - 1]
+    or_earlier = target.window > 1 and reached == earliest
+    return SeedReach(seed, "reached", reached, max(values), tokens, seconds, or_earlier)
 
 
 def first_at(values: Mapping[int, float], level: float, window: int) -> int | None:

@@ -33,6 +33,7 @@ COLUMNS = (
     "last_step",
     "tokens",
     "seconds",
+    "or_earlier",
 )
 
 
@@ -46,11 +47,16 @@ def footnotes(table: TargetTable) -> list[str]:
     """How the numbers were made."""
     window = table.target.window
     over = f"the mean of the last {window} steps" if window > 1 else "the value"
+    earlier = any(seed.or_earlier for arm in table.arms for seed in arm.seeds)
     return [
         *table.notes,
         f"Steps: the first step at which {over} of {table.target.metric} is at the target; mean over seeds with a 95 % "
         "interval (Student's t) only where every seed reached it. Tokens and seconds: sampled and spent in training "
         "until then, means over seeds; seconds depend on the machine and on what else ran on it.",
+        *(
+            [f"Or earlier: before its step {window} no run has a mean over {window}; --window 1 reads single steps."]
+            * earlier
+        ),
         f"{lines.AVERAGE} at every evaluated step, with its 95 % interval: listed, none chosen, for the benchmarks are "
         "the test set.",
     ]
@@ -81,7 +87,8 @@ def _cells(arm: ArmReach, several: bool) -> tuple[str, ...]:
     tokens, seconds = (
         sum(float(getattr(each, name) or 0.0) for each in reached) / len(reached) for name in ("tokens", "seconds")
     )
-    return label, count, f"{arm.mean:.1f}{bounds}{few}", f"{tokens:,.0f}", f"{seconds:,.0f}", by_seed
+    earlier = " or earlier" if any(each.or_earlier for each in reached) else ""
+    return label, count, f"{arm.mean:.1f}{earlier}{bounds}{few}", f"{tokens:,.0f}", f"{seconds:,.0f}", by_seed
 
 
 def _evaluated(table: TargetTable, several: bool) -> Grid:

@@ -23,6 +23,9 @@ BEST = "*"
 
 _LABEL_WIDTH = 20
 
+#: A header of as many characters or fewer is not broken.
+_ONE_LINE = 8
+
 
 def text(table: Table, width: int = WIDTH) -> str:
     """The table as plain text, `width` columns wide at most unless the numbers themselves take more."""
@@ -34,9 +37,10 @@ def text(table: Table, width: int = WIDTH) -> str:
 
 def renderable(table: Table, width: int = WIDTH) -> RenderableType:
     """The table for a rich console: rows by panel, comparisons, footnotes."""
-    widths = _widths(table)
-    spare = width - _needed_width(table)
-    if spare >= len(widths):
+    widths = _widths(table, roomy=True)
+    if _taken(widths) > width:
+        widths = _widths(table)
+    if width - _taken(widths) >= len(widths):
         widths = [each + 1 for each in widths]
     label_width = max(_LABEL_WIDTH, width - sum(widths) - len(widths))
     parts: list[RenderableType] = [Text(lines.caption(table), style="bold"), Text("")]
@@ -55,7 +59,7 @@ def _block(table: Table, block: Block, widths: Sequence[int], *, header: bool) -
     made.add_column("", width=widths[0], overflow="fold")
     names = [*(column.label for column in table.columns), lines.AVERAGE, lines.MACRO]
     for name, width in zip(names, widths[1:], strict=True):
-        made.add_column(_header(name), width=width, justify="right", overflow="fold")
+        made.add_column(_header(name, width), width=width, justify="right", overflow="fold")
     for row in block.rows:
         best = block.best_for(row)
         label = Text.assemble((row.label, "bold"), "\n", (lines.described(row, table), "red" if row.suspect else "dim"))
@@ -94,26 +98,47 @@ def _stack(first: Text, *below: str) -> Text:
     return Text("\n", justify="right").join([first, *(Text(line, style="dim") for line in below)])
 
 
-def _header(label: str) -> str:
-    """A label with line breaks where it may be broken: at spaces, after hyphens and inside CamelCase."""
-    return "\n".join(re.split(r" |(?<=-)|(?<=[a-z])(?=[A-Z])", label)) if len(label) > 8 else label
+def _header(label: str, width: int) -> str:
+    """A label in lines of at most `width`, broken where it may be: at spaces, after hyphens and inside CamelCase."""
+    held: list[str] = []
+    for piece in re.split(r"(?<= )|(?<=-)|(?<=[a-z])(?=[A-Z])", label):
+        if held and len((held[-1] + piece).rstrip()) <= width:
+            held[-1] += piece
+        else:
+            held.append(piece)
+    return "\n".join(line.rstrip() for line in held)
 
 
-def _widths(table: Table) -> list[int]:
-    """Columns that hold their widest line: benchmarks, average, macro."""
+def _header_width(label: str, lines: int) -> int:
+    """The least width in which a label takes no more than `lines` lines; one where it is short."""
+    widths = range(1, len(label)) if len(label) > _ONE_LINE else ()
+    return next((width for width in widths if _fits(_header(label, width), width, lines)), len(label))
+
+
+def _fits(text: str, width: int, lines: int) -> bool:
+    held = text.splitlines()
+    return len(held) <= lines and max(map(len, held)) <= width
+
+
+def _widths(table: Table, *, roomy: bool = False) -> list[int]:
+    """Columns that hold their widest line: benchmarks, average, macro. Headers are of two lines where it is roomy."""
     widths = []
     for column in table.columns:
-        cells = [row.cells[column.name] for row in table.all_rows]
-        widths.append(_longest([_header(column.label), *(_cell(cell, cell.percent).plain for cell in cells)]))
+        cells = [_cell(row.cells[column.name], row.cells[column.name].percent).plain for row in table.all_rows]
+        header = _header_width(column.label, 2 if roomy else len(column.label))
+        widths.append(max(_longest(cells), header))
     averages = [_average(row, row.average.generation_weighted).plain for row in table.all_rows]
     macros = [_macro(row, row.average.macro).plain for row in table.all_rows]
     return [*widths, _longest([lines.AVERAGE, *averages]), _longest([lines.MACRO, *macros])]
 
 
 def _longest(held: Sequence[str]) -> int:
-    return max(len(line) for each in held for line in each.splitlines())
+    return max((len(line) for each in held for line in each.splitlines()), default=0)
 
 
 def _needed_width(table: Table) -> int:
-    widths = _widths(table)
+    return _taken(_widths(table))
+
+
+def _taken(widths: Sequence[int]) -> int:
     return _LABEL_WIDTH + sum(widths) + len(widths)

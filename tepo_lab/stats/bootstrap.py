@@ -13,8 +13,10 @@ Three corrections keep the coverage near its nominal value when seeds are few (m
 1. Deviations are scaled by sqrt(n / (n - 1)) at each level: a resample of n varies too little by that factor.
 2. Both levels contain the noise of single (seed, problem) cells; it is taken out once, by scaling the deviations to
    the two-way variance A + B - C (Cameron, Gelbach and Miller, 2011, "Robust inference with multiway clustering").
-3. The scale is widened from the normal to Student's t with Satterthwaite's degrees of freedom, following the expanded
-   percentile interval of Hesterberg (2015, "What teachers should know about the bootstrap", Sec. 4.4).
+3. The scale is widened from the normal to Student's t, following the expanded percentile interval of Hesterberg (2015,
+   "What teachers should know about the bootstrap", Sec. 4.4). Its critical value is that of Cochran and Cox (1950,
+   "Experimental Designs"): the mean of the two levels' own critical values, weighed by their variances. Satterthwaite's
+   degrees of freedom, from the same estimates, are too many where the seeds are few and happen to lie close together.
 
 With one seed there is nothing to resample at that level: the interval is over problems only, and `Estimate.seeds` is 1.
 """
@@ -36,13 +38,15 @@ Scores = tuple[Array, ...]
 
 DRAWS = 10_000
 
+LEVEL = 0.95
+
 #: Resampling weights held in memory at once (8 bytes each).
 CHUNK = 4_000_000
 
 
 @dataclass(frozen=True)
 class Variance:
-    """Sampling variance of a score by its sources, and Satterthwaite's degrees of freedom of the total."""
+    """Sampling variance of a score by its sources, and the degrees of freedom of the total (`_blended`)."""
 
     seeds: float
     problems: float
@@ -74,27 +78,35 @@ def variance(scores: Scores, weights: Array) -> Variance:
     With one seed, A and C are zero. The total is at least max(A, B), each of which already holds the cell noise.
     """
     seeds = len(scores[0])
-    problems, problem_freedom, cells, cell_freedom = 0.0, 0.0, 0.0, 0.0
+    problems, problem_spread, cells = 0.0, 0.0, 0.0
     for weight, each in zip(weights, scores, strict=True):
         count = each.shape[1]
         if count < 2 or weight == 0:
             continue
         part = weight**2 * each.mean(0).var(ddof=1) / count
         problems += part
-        problem_freedom += part**2 / (count - 1)
+        problem_spread += part**2 / (count - 1)
         if seeds > 1:
             residual = each - each.mean(0) - each.mean(1, keepdims=True) + each.mean()
-            part = weight**2 * (residual**2).sum() / ((seeds - 1) * (count - 1)) / (seeds * count)
-            cells += part
-            cell_freedom += part**2 / ((seeds - 1) * (count - 1))
-    by_seed, seed_freedom = 0.0, 0.0
-    if seeds > 1:
-        by_seed = float((_seed_means(scores) @ weights).var(ddof=1)) / seeds
-        seed_freedom = by_seed**2 / (seeds - 1)
+            cells += weight**2 * (residual**2).sum() / ((seeds - 1) * (count - 1)) / (seeds * count)
+    by_seed = float((_seed_means(scores) @ weights).var(ddof=1)) / seeds if seeds > 1 else 0.0
     total = float(max(by_seed + problems - cells, by_seed, problems))
-    spread = seed_freedom + problem_freedom + cell_freedom
-    freedom = total**2 / spread if spread > 0 else np.inf
-    return Variance(by_seed, float(problems), float(cells), total, float(freedom))
+    # Satterthwaite's, over the benchmarks alone: each has problems enough for it.
+    problem_freedom = float(problems**2 / problem_spread) if problem_spread > 0 else np.inf
+    freedom = _blended(by_seed / total, seeds - 1, problem_freedom) if total > 0 else np.inf
+    return Variance(by_seed, float(problems), float(cells), total, freedom)
+
+
+def _blended(share: float, freedom: float, other: float) -> float:
+    """Degrees of freedom at which Student's t has the critical value of Cochran and Cox, at 95 %.
+
+    Args: `share` of the variance has `freedom`, the rest `other`.
+    """
+    if share in (0.0, 1.0):
+        return freedom if share else other
+    tail = (1 + LEVEL) / 2
+    critical = float(share * special.stdtrit(freedom, tail) + (1 - share) * special.stdtrit(other, tail))
+    return float(special.stdtridf(tail, critical))
 
 
 def estimate(
@@ -103,7 +115,7 @@ def estimate(
     *,
     draws: int = DRAWS,
     seed: int = 0,
-    level: float = 0.95,
+    level: float = LEVEL,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> list[list[Estimate]]:
     """Every row's score under every weighting of the benchmarks, with intervals at `level` cut to `bounds`.

@@ -27,7 +27,7 @@ class Difference:
 
     `p` is two-sided, from Student's t on the two-way standard error; `p_holm` is corrected over the differences tested
     together. `smallest_detectable` is the true difference that a single two-sided test at 1 - level, before the
-    correction, would see with a chance of 80 %. Both are None below `MIN_SEEDS` seeds, where nothing is tested.
+    correction, would see with a chance of 80 %. Both are None where nothing is tested.
     """
 
     difference: float
@@ -46,17 +46,30 @@ def paired(arm: Scores, parent: Scores) -> Scores:
 
 
 def compare(
-    differences: Sequence[Scores], weights: Array, *, draws: int = DRAWS, seed: int = 0, level: float = 0.95
+    differences: Sequence[Scores],
+    weights: Array,
+    *,
+    asked: Sequence[bool] | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    level: float = 0.95,
 ) -> list[Difference]:
     """Test paired differences together: intervals, p values with Holm's correction over all that have a verdict.
 
-    Fewer than `MIN_SEEDS` seeds give none, and do not count among the differences tested.
+    Fewer than `MIN_SEEDS` seeds give none, and do not count among the differences tested: nobody can be misled by a
+    verdict that is not given, and to count it would cost the others their power. Args: `asked`, for each difference
+    whether a verdict is asked for; None: for all.
     """
     estimates = [
         each for (each,) in estimate(differences, [weights], draws=draws, seed=seed, level=level, bounds=(-1.0, 1.0))
     ]
     p_values = [p_value(each) for each in estimates]
-    tested = [number for number, each in enumerate(estimates) if each.seeds >= MIN_SEEDS]
+    wanted = [True] * len(estimates) if asked is None else asked
+    tested = [
+        number
+        for number, (each, is_wanted) in enumerate(zip(estimates, wanted, strict=True))
+        if is_wanted and each.seeds >= MIN_SEEDS
+    ]
     corrected = dict(zip(tested, holm([p_values[number] for number in tested]), strict=True))
     return [
         Difference(
@@ -92,8 +105,8 @@ def smallest_detectable(each: Estimate, *, level: float = 0.95, power: float = P
 
 
 def _verdict(each: Estimate, p_holm: float | None, alpha: float) -> Verdict:
-    if p_holm is None:
+    if each.seeds < MIN_SEEDS:
         return "not resolved (fewer than 3 seeds)"
-    if p_holm >= alpha:
+    if p_holm is None or p_holm >= alpha:
         return "not resolved"
     return "better" if each.value > 0 else "worse"

@@ -47,7 +47,7 @@ def fit_runs(home: Path) -> list[Fit]:
 
 def _fit(folder: RunFolder) -> Fit | None:
     try:
-        metrics = folder.metrics()
+        metrics = folder.whole_metrics()
     except RecordError as error:
         tell_passed_over(folder, error)
         return None

@@ -61,8 +61,14 @@ def test_table_4_is_one_object_with_rows_at_two_numbers_of_steps(home: Path) -> 
     ]
     assert {row["steps"] for row in values["rows"]} == {72, 132}
     # TEPO's parent is not in the table; GRPO/DAPO is its nearest ancestor there, at the same 72 steps.
-    (comparison,) = values["comparisons"]
-    assert (comparison["arm"], comparison["parent"], comparison["seeds"]) == ("tepo", "grpo_dapo", [1, 2])
+    assert [
+        (each["panel"], each["arm"], each["parent"], each["steps"], each["seeds"]) for each in values["comparisons"]
+    ] == [
+        ("72-seed1", "tepo", "grpo_dapo", 72, [1]),
+        ("72-seed2", "tepo", "grpo_dapo", 72, [2]),
+        ("72-mean", "tepo", "grpo_dapo", 72, [1, 2]),
+    ]
+    assert re.search(r"^TEPO \(Seed 2\) +GRPO/DAPO", printed(home, "table4"), re.MULTILINE)
 
 
 def test_one_csv_has_one_header(home: Path) -> None:

@@ -160,6 +160,7 @@ def test_comparisons(home: Path) -> None:
     assert frame.loc["tepo", "parent"] == "tepo_no_kl"
     assert frame.loc["tepo", "verdict"] == "not resolved"
     assert isinstance(frame.loc["tepo", "reason"], str)
+    assert (frame.loc["tepo", "steps"], frame.loc["tepo", "label"]) == (20, "TEPO")
 
 
 def test_a_home_without_runs_gives_the_same_columns(tmp_path: Path) -> None:
@@ -198,6 +199,9 @@ def test_a_figure_gives_the_values_that_it_draws(home: Path) -> None:
     assert reward["value"].tolist() == [0.25, 0.75]
     assert set(reward["unit"]) == {"share of responses or groups, 0 to 1"}
     assert set(frame["arm"]) == {"tepo"}
+    # Nats, tokens or percent: what a value and its interval are in is said line by line.
+    for column in ("value", "ci95_low", "ci95_high"):
+        assert frame.attrs["units"][column] == "as the column unit says"
     scores = results.report(home, "bars", ["profile=nano"]).set_index(["arm", "series"])
     table = results.report(home, "panel-e", ["profile=nano"]).set_index(["arm", "benchmark"])
     for column, name in (("value", "percent"), ("ci95_low", "ci95_low"), ("ci95_high", "ci95_high")):

@@ -127,6 +127,16 @@ def test_mistakes_are_named():
     wrong = report.model_copy(update={"panels": {"e": report.panels["e"].model_copy(update={"arms": ("gspoo",)})}})
     with pytest.raises(ConfigError, match="sweep panel-e has no arm 'gspoo'"):
         resolve_report(wrong, "nano")
+    mislabelled = report.panels["e"].model_copy(update={"labels": {"tepoo": "x"}})
+    with pytest.raises(ConfigError, match=r"panel 'e': labels: no row is of arm 'tepoo'. Did you mean 'tepo'\?"):
+        resolve_report(report.model_copy(update={"panels": {"e": mislabelled}}), "nano")
+
+
+def test_labels_of_arms_that_an_override_takes_out_are_no_mistake():
+    report = load_report("table3")
+    panel = report.panels["e"].model_copy(update={"arms": None})
+    short = report.model_copy(update={"panels": {"e": panel}, "head": None})
+    assert [row.label for row in resolve_report(short, "nano", ["arms=[tepo]"]).rows] == ["TEPO"]
 
 
 def test_profiles_are_taken_from_the_overrides():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,29 @@ def test_the_papers_orders_that_turn_round(paper: Audit) -> None:
     assert (best.printed, best.recomputed) == (1, 2)
     assert "grpo_dapo 42.23 (recomputed 42.5112)" in best.detail
     assert paper.to_dict()["rules"]["claims"] == {"checked": 57, "held": 49, "tied": 4}
+
+
+def test_orders_that_turn_round_across_panels_name_the_other_panel(paper: Audit) -> None:
+    details = [each.detail for each in paper.findings if each.kind == "ordering" and each.row == "tepo_kl_0.01"]
+    assert details == [
+        "panel a: inconsistent: printed tepo_kl_0.01 31.64 above tepo_kl_0.0001 31.61; "
+        "recomputed 31.5789 below 31.6002",
+        "panel a: inconsistent: printed tepo_kl_0.01 31.64 above kl_cov 31.60 of panel b; "
+        "recomputed 31.5789 below 31.5902",
+        "panel a: inconsistent: printed tepo_kl_0.01 31.64 above entropy_term 31.62 of panel b; "
+        "recomputed 31.5789 below 31.6117",
+    ]
+
+
+def test_orders_across_panels_are_held_against_each_other(tmp_path: Path) -> None:
+    rows = {"a/one": "20.83 75.00 54.68", "b/two": "25.00 75.00 54.60", "three": "5.00 50.00 33.12"}
+    found = [each for each in table(tmp_path, rows).findings if each.kind == "ordering"]
+    assert [each.detail.partition("; ")[0] for each in found] == [
+        "panel a: inconsistent: printed one 54.68 above two 54.60 of panel b"
+    ]
+    alone = replace(table(tmp_path, rows), findings=tuple(found))
+    assert alone.text().endswith("\n1 finding.\n")
+    assert replace(alone, findings=()).text().endswith("\nNo findings.\n")
 
 
 def test_the_papers_audit_as_text_shows_the_arithmetic(paper: Audit) -> None:

@@ -31,12 +31,17 @@ def test_each_run_is_read_at_its_last_evaluation_within_the_smallest_total(tmp_p
     at_seconds = equal_budget([short, long_winded], "seconds")
     assert (at_seconds.limit, at_seconds.steps) == (12, {("short", 1): 6, ("long", 1): 6})
     assert "600 tokens" in at_tokens.note
+    assert "evaluate_at" not in at_tokens.note
 
 
 def test_a_run_whose_first_evaluation_is_beyond_the_budget_has_none(tmp_path: Path) -> None:
     thrifty = run_of(tmp_path, "thrifty", [10] * 4, (4,))
     costly = run_of(tmp_path, "costly", [100] * 4, (4,))
-    assert equal_budget([thrifty, costly], "tokens").steps == {("thrifty", 1): 4}
+    found = equal_budget([thrifty, costly], "tokens")
+    assert (found.steps, found.beyond) == ({("thrifty", 1): 4}, 1)
+    assert found.note.endswith(
+        "1 run has none: set trainer.evaluate_at=[...] to earlier steps and run the sweep again."
+    )
     assert missing_reason(costly, None)[1] == "not evaluated within the budget"
 
 

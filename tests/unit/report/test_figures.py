@@ -12,6 +12,7 @@ from synthetic_steps import write_steps
 
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.report.figures import CELLS, bars, cells, curves, draw, forest
+from tepo_lab.report.figures_data import figure_lines
 from tepo_lab.report.figures_series import ArmRuns, wanted_arms
 from tepo_lab.report.figures_style import COLOURS, Drawn, save, svg_fragment
 from tepo_lab.schema.base import validate
@@ -197,6 +198,23 @@ def test_labels_are_shown_as_they_are(home: SyntheticHome) -> None:
     home.rows["plain"] = type(row)(row.panel, row.arm, "cost $5 & <b> $6", row.family, row.seeds)
     write_steps(home.run("plain", 1), 3)
     assert "cost $5 &amp; &lt;b&gt; $6 (1 seed)" in svg_fragment(draw_curves(home, REWARD), "a")
+
+
+def test_a_metric_that_no_run_records_is_an_error_with_the_nearest(trained: SyntheticHome) -> None:
+    rows = list(trained.rows.values())
+
+    def asked(metric: str) -> FigureReport:
+        plots = [{"metric": metric, "label": "y"}]
+        values = {"name": "mine", "title": "Mine", "profile": "nano", "panels": {"e": {"sweep": "panel-e"}}}
+        return validate(FigureReport, values | {"draw": "curves", "plots": plots}, where="mine.yaml")
+
+    with pytest.raises(ConfigError, match=r"Mine: no run records a step metric 'reward/meen'. Did you mean 'reward/me"):
+        draw(asked("reward/meen"), rows, trained.table, profile="nano", home=trained.path)
+    with pytest.raises(ConfigError, match="no run records a step metric 'reward/meen'"):
+        list(figure_lines(asked("reward/meen"), rows, trained.table, profile="nano", home=trained.path))
+    # What other arms record is no mistake.
+    drawn = draw(asked("mask/share"), rows, trained.table, profile="nano", home=trained.path)
+    assert "PLAIN: no mask/share recorded" in drawn.gaps
 
 
 def test_a_report_says_what_is_drawn(trained: SyntheticHome) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from synthetic_home import SUITE, SyntheticHome, columns_of, random_columns
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.report.frame import WantedRow
+from tepo_lab.report.lines import caption, footnotes
 from tepo_lab.report.render import FORMATS, render
 from tepo_lab.report.text import renderable
 from tepo_lab.schema.profile import Suite
@@ -74,6 +76,36 @@ def test_seven_benchmarks_fit_120_columns_with_every_number_whole(tmp_path: Path
     assert rendered.count("not run") >= 9
     wide = render(table, "text", width=60)
     assert f"{table.rows[0].cells['b4'].correct}/8433" in wide
+
+
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [("Does a wider clip help?", "help? Profile"), ("A title.", "A title. Profile"), ("A title", "A title. Profile")],
+)
+def test_a_caption_has_one_mark_after_the_title(home: SyntheticHome, title: str, said: str) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, right={"greedy": [1] * 6, "sampled": [4] * 3})
+    assert said in caption(replace(home.table(), title=title))
+
+
+def test_a_reason_ends_in_one_full_stop(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    events = ({"event": "failed", "step": 3, "kind": "user", "error": "there is no such folder."},)
+    home.run("plain", 1, events=events)
+    assert "PLAIN: failed: user: there is no such folder." in footnotes(home.table())
+
+
+def test_a_long_benchmark_label_takes_two_lines_where_there_is_room(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, right={"greedy": [1] * 6, "sampled": [4] * 3})
+    table = home.table()
+    first, second = table.columns
+    named = replace(table, columns=(replace(first, label="My own little test set"), second))
+    head = render(named, "text").splitlines()[3:5]
+    assert [" ".join(line.split()) for line in head] == ["My own little Sampled", "test set @4 Avg. Macro"]
+    # Where there is none, a label is as wide as its longest word or the scores under it.
+    narrow = render(named, "text", width=44).splitlines()
+    assert [line.split()[0] for line in narrow[3:7]] == ["My", "little", "test", "set"]
 
 
 def test_a_terminal_gets_the_best_in_bold(full_home: SyntheticHome) -> None:

@@ -8,6 +8,7 @@ import pytest
 from synthetic_home import SUITE, SyntheticHome, columns_of
 from synthetic_steps import write_steps
 
+from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Row
 from tepo_lab.report.lines import blocks
 from tepo_lab.report.render import render
@@ -58,7 +59,7 @@ def test_a_sampler_that_differs_from_the_trainer(home: SyntheticHome) -> None:
     columns = columns_of(SUITE, RIGHT)
     home.want("plain", (1,))
     folder = home.run("plain", 1, columns=columns, rollout={"max_sampler_mismatch": 0.01})
-    for step, mismatch in enumerate((0.001, 0.02, 0.03, None), start=1):
+    for step, mismatch in enumerate((0.001, 0.02, 0.03, *[None] * 17), start=1):
         append_line(folder.metrics_file, {"step": step, "rollout/sampler_mismatch_mean": mismatch})
     (row,) = home.table().rows
     assert row.suspect == (
@@ -66,6 +67,35 @@ def test_a_sampler_that_differs_from_the_trainer(home: SyntheticHome) -> None:
     )
     write_steps(home.run("plain", 1, columns=columns, rollout={"max_sampler_mismatch": None}), 1)
     assert home.table().rows[0].suspect == ()
+
+
+def test_records_that_contradict_each_other_leave_the_scores_and_a_mark(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    columns, rollout = columns_of(SUITE, RIGHT), {"max_sampler_mismatch": 0.01}
+    tallies = {"greedy": {"correct": 2, "graded": 6}, "sampled": {"correct": 4, "graded": 12}}
+    evaluated = {"event": "evaluated", "step": 20, "benchmarks": tallies}
+    folder = home.run(
+        "plain", 1, columns=columns, rollout=rollout, events=(evaluated, {"event": "complete", "step": 20})
+    )
+    write_steps(folder, 20)
+    lines = folder.metrics_file.read_text().splitlines(keepends=True)
+    assert home.table().rows[0].suspect == (
+        "seed 1: its events tell of 4 of 12 right on sampled, which its generations do not",
+    )
+    tallies["sampled"]["correct"] = 5
+    append_line(folder.events_file, {"time": 1.8e9, **evaluated})
+    assert home.table().rows[0].suspect == ()
+    folder.metrics_file.write_text("".join(lines[:10]))
+    assert home.table().rows[0].suspect == ("seed 1: metrics.jsonl has the first 10 of its 20 steps",)
+    for damaged in ([*lines[:5], *lines[6:]], [*lines[:5], lines[4], *lines[5:]], [lines[1], lines[0], *lines[2:]]):
+        folder.metrics_file.write_text("".join(damaged))
+        (reason,) = home.table().rows[0].suspect
+        assert "in the place of step" in reason
+        with pytest.raises(RecordError, match="in the place of step"):
+            folder.whole_metrics()
+    folder.metrics_file.write_text("".join(lines))
+    folder.events_file.unlink()
+    assert home.table().rows[0].suspect == ("seed 1: events.jsonl is gone, or does not say what became of it",)
 
 
 def test_damaged_metrics_leave_the_scores_and_a_mark(home: SyntheticHome) -> None:
@@ -107,6 +137,16 @@ def test_seeds_with_the_same_reason_are_named_together(home: SyntheticHome) -> N
     (row,) = home.table().rows
     assert row.suspect == ("seeds 1 3: 0 % on every benchmark",)
     assert row.provenance == ("seed 2: from a changed source tree",)
+
+
+def test_a_seed_made_from_other_files_than_the_rest_is_marked(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2, 3))
+    for seed, digest in ((1, "aa"), (2, "bb"), (3, "aa")):
+        data = {"training": {"path": "own.jsonl", "sha256": {"own.jsonl": digest}}, "benchmarks": {}}
+        home.run("plain", seed, columns=columns_of(SUITE, RIGHT), provenance={"data": data})
+    (row,) = home.table().rows
+    assert row.provenance == ("seed 2: made with other files than most runs here (training data)",)
+    assert "complete, other files" in render(home.table(), "text")
 
 
 def test_other_code_is_marked_and_a_changed_tree_before_it_too(home: SyntheticHome) -> None:

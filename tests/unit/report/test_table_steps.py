@@ -57,7 +57,31 @@ class TestRunsThatDidNotEndAsAsked:
         assert not any(block.alike for block in blocks(table))
         (comparison,) = table.comparisons
         assert comparison.verdict == "not resolved (MASKED: failed: user at step 15)"
+        assert (comparison.p_holm, comparison.smallest_detectable) == (None, None)
         assert home.table(steps=10).comparisons[0].verdict == "not resolved"
+
+    def test_they_cost_the_others_nothing(self, home: SyntheticHome) -> None:
+        """Nothing is tested of a comparison that gets no verdict, so that it has no part in Holm's correction."""
+        columns = {"greedy": [1] * 6, "sampled": [4] * 3}
+        for arm, parent, right in (("plain", None, RIGHT), ("masked", "plain", columns)):
+            home.want(arm)
+            for seed in (1, 2, 3):
+                home.run(arm, seed, right=right, steps=10, parent=parent)
+        (alone,) = home.table().comparisons
+        home.want("cut")
+        for seed in (1, 2, 3, 4):
+            events = (failed(15),) if seed == 3 else ({"event": "complete", "step": 10},)
+            home.run("cut", seed, right=RIGHT, steps=10, asked=20, parent="plain", events=events)
+        beside, cut = home.table().comparisons
+        assert (beside.p_holm, beside.verdict) == (alone.p_holm, alone.verdict)
+        assert alone.p_holm == alone.p is not None
+        assert cut.verdict == "not resolved (CUT: failed: user at step 15)"
+        assert cut.p is not None
+        # A seed that is not compared does not matter.
+        home.rows["cut"] = replace(home.rows["cut"], seeds=(1, 2, 3, 4))
+        home.run("cut", 3, right=RIGHT, steps=10, parent="plain")
+        home.run("cut", 4, right=RIGHT, steps=10, asked=20, parent="plain", events=(failed(15),))
+        assert [each.p_holm is None for each in home.table().comparisons] == [False, False]
 
     def test_some_of_the_seeds(self, home: SyntheticHome) -> None:
         home.want("plain")

@@ -71,6 +71,25 @@ def test_each_seed_and_the_mean_over_seeds(trained: SyntheticHome) -> None:
     assert [each.outcome for each in absent.seeds] == ["not run"]
 
 
+def test_what_is_reached_in_the_first_window_may_have_been_so_earlier(home: SyntheticHome) -> None:
+    home.want("quick", (1, 2))
+    train(home, "quick", 1, [0.9] * 7)
+    train(home, "quick", 2, [0.9] * 7)
+    table = table_of(home, Target(60.0))
+    (quick,) = table.arms
+    assert [(each.step, each.or_earlier) for each in quick.seeds] == [(5, True), (5, True)]
+    # The mean is the most that it can be: no interval holds it.
+    assert (quick.mean, quick.ci95) == (5.0, None)
+    assert [each["or_earlier"] for each in table.to_dict()["rows"][0]["seeds"]] == [True, True]
+    said = " ".join(render_target(table, "text").split())
+    assert "5.0 or earlier (2 seeds)" in said
+    assert "1: 5 or earlier, 2: 5 or earlier" in said
+    assert "Or earlier: before its step 5 no run has a mean over 5" in said
+    single = table_of(home, Target(60.0, window=1))
+    assert [(each.step, each.or_earlier) for each in single.arms[0].seeds] == [(1, False), (1, False)]
+    assert "earlier" not in render_target(single, "text")
+
+
 def test_a_damaged_run_is_told_from_one_that_was_not_run(trained: SyntheticHome) -> None:
     trained.rows["absent"] = replace(trained.rows["absent"], seeds=(1, 2), damaged=(2,))
     *_, absent = table_of(trained, Target(60.0)).arms

@@ -61,8 +61,19 @@ def test_two_way_variance_by_hand() -> None:
     assert found.problems == pytest.approx(0.125 / 2)
     assert found.cells == pytest.approx(4 * 0.0625 / 1 / 4)
     assert found.total == pytest.approx(0.0625)
-    spread = 0.0625**2 + 0.0625**2 + 0.0625**2
-    assert found.degrees_of_freedom == pytest.approx(0.0625**2 / spread)
+    # All of the variance is the two seeds' own.
+    assert found.degrees_of_freedom == 1
+
+
+def test_critical_value_of_both_levels_is_weighed_by_their_variances() -> None:
+    random = np.random.default_rng(6)
+    scores = random.normal(0, 0.2, (3, 1)) + random.normal(0, 1, (1, 40)) + random.normal(0, 0.1, (3, 40))
+    found = variance((scores,), ONE)
+    share = found.seeds / found.total
+    assert 0.1 < share < 0.9
+    critical = share * stats.t.ppf(0.975, df=2) + (1 - share) * stats.t.ppf(0.975, df=39)
+    assert stats.t.ppf(0.975, df=found.degrees_of_freedom) == pytest.approx(critical)
+    assert 2 < found.degrees_of_freedom < 39
 
 
 def test_two_way_variance_is_unbiased() -> None:
@@ -144,11 +155,12 @@ def simulated(count: int, seeds: int, spread: tuple[float, float, float], random
     return rows, truth
 
 
+@pytest.mark.parametrize("seeds", [2, 3, 5])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_intervals_over_five_seeds_cover_the_truth_as_often_as_they_say(scenario: str) -> None:
-    rows, truth = simulated(800, 5, SCENARIOS[scenario], np.random.default_rng(11))
+def test_intervals_cover_the_truth_as_often_as_they_say(scenario: str, seeds: int) -> None:
+    rows, truth = simulated(800, seeds, SCENARIOS[scenario], np.random.default_rng(11))
     weights = np.array([480, 60]) / 540
     found = estimate(rows, [weights, np.array([0.5, 0.5])], draws=300, seed=2)
     for which in range(2):
         covered = np.mean([row[which].low <= truth <= row[which].high for row in found])
-        assert 0.92 <= covered <= 0.98
+        assert 0.92 <= covered <= (0.98 if seeds == 5 else 0.99)

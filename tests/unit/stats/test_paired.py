@@ -62,6 +62,17 @@ def test_fewer_than_three_seeds_are_not_among_those_corrected() -> None:
     assert (second.p_holm, second.smallest_detectable) == (None, None)
 
 
+def test_differences_without_a_verdict_asked_for_are_not_among_those_corrected() -> None:
+    random = np.random.default_rng(8)
+    small, other = (random.normal(0.035, 0.1, (4, 50)),), (random.normal(0, 0.1, (4, 50)),)
+    (alone,) = compare([small], ONE, draws=200)
+    first, second = compare([small, other], ONE, asked=[True, False], draws=200)
+    assert first.p_holm == first.p == pytest.approx(alone.p)
+    assert second.p > first.p
+    assert (second.p_holm, second.smallest_detectable, second.verdict) == (None, None, "not resolved")
+    assert compare([small, other], ONE, draws=200)[0].p_holm == pytest.approx(2 * alone.p)
+
+
 def test_no_variation() -> None:
     same, shifted = compare([(np.zeros((3, 4)),), (np.full((3, 4), 0.5),)], ONE, draws=50)
     assert (same.p, same.verdict, same.smallest_detectable) == (1.0, "not resolved", 0.0)
