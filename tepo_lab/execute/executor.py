@@ -114,6 +114,9 @@ class Executor:
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ResourceError(f"no Ray cluster at {self.address or 'this machine'} ({reason}).") from None
+        # Here, while no other thread runs: two threads that import pandas at once, which Tune and mlflow both do, can
+        # meet it half made.
+        import ray.tune
         if self.address is not None:
             self._check_shared()
         self._processes = children(("gcs_server", "raylet")) if self.address is None else []
