@@ -21,7 +21,7 @@ from tepo_lab.execute.cost_report import CpuMeter
 from tepo_lab.execute.failures import record_machine_failure
 from tepo_lab.execute.interrupt import Interrupt
 from tepo_lab.execute.learners import run_with_learners
-from tepo_lab.execute.ledger import Entry
+from tepo_lab.execute.ledger import Entry, keeps_something
 from tepo_lab.execute.processes import children, lives
 from tepo_lab.execute.provenance import provenance
 from tepo_lab.execute.scratch import scratch_folder
@@ -73,7 +73,8 @@ METER_SECONDS = 2.0
 _LOST = "Ray has died (its processes were killed, or its machines are gone); the same command goes on from here."
 
 #: What makes a provenance another one: not the command, which may differ in what it asks for only.
-_TELLING = ("commit", "diff", "versions", "hardware", "model", "data")
+_TELLING = ("commit", "diff", "versions", "hardware")
+_TELLING_INPUTS = ("model", "data")
 
 
 class ClusterLostError(ResourceError):
@@ -117,6 +118,7 @@ class Executor:
         # Here, while no other thread runs: two threads that import pandas at once, which Tune and mlflow both do, can
         # meet it half made.
         import ray.tune
+
         if self.address is not None:
             self._check_shared()
         self._processes = children(("gcs_server", "raylet")) if self.address is None else []
@@ -206,7 +208,7 @@ class Executor:
         from ray import tune
 
         from tepo_lab.execute.search import scheduler
-        from tepo_lab.execute.trainable import Ends, TrialTrainable
+        from tepo_lab.execute.trainable import Ends, Quiet, TrialTrainable
 
         halving = scheduler(search, steps=max(each.planned.spec.steps for each in pending)) if search else None
         resources = pending[0].planned.spec.resources
@@ -236,7 +238,7 @@ class Executor:
                 failure_config=tune.FailureConfig(max_failures=resources.max_retries),
                 # A trial finds its checkpoint in its run's folder.
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                callbacks=[ends],
+                callbacks=[ends, Quiet()],
                 verbose=0,
             ),
         )
@@ -272,6 +274,8 @@ def _has_node() -> bool:
 def prepare_folder(each: Entry) -> None:
     """Write run.json, anew when the run goes on: its extent, the software and the command may be others."""
     planned, folder = each.planned, each.folder
+    # A trial has a working folder of its own, on whatever node it runs.
+    spec = planned.spec.with_absolute_paths()
     before = _before(folder)
     home = folder.path.parent.parent
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -283,9 +287,8 @@ def prepare_folder(each: Entry) -> None:
             "identity_version": IDENTITY_VERSION,
             "name": folder.name,
             "created": before.get("created") or time.time(),
-            # A trial has a working folder of its own, on whatever node it runs.
-            "spec": planned.spec.with_absolute_paths().model_dump(mode="json"),
-            **_made_with(provenance(home, planned.spec), before),
+            "spec": spec.model_dump(mode="json"),
+            **_made_with(provenance(home, spec), before, keeps=keeps_something(folder)),
         },
     )
 
@@ -299,11 +302,15 @@ def _before(folder: RunFolder) -> dict[str, Any]:
         return {"created": first, "provenance": {"commit": None, "lost": "run.json was damaged and written anew"}}
 
 
-def _made_with(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """The provenance of a run that begins or goes on: what it goes on with, and what it was made with until then."""
+def _made_with(now: dict[str, Any], before: dict[str, Any], *, keeps: bool) -> dict[str, Any]:
+    """The provenance of a run that begins or goes on: what it goes on with, and what it was made with until then.
+
+    Args: `keeps`, whether it goes on from anything; else another model and other data than before are its first.
+    """
     last = before.get("provenance")
     earlier = list(before.get("earlier_provenance", []))
-    if last is not None and any(last.get(key) != now.get(key) for key in _TELLING):
+    telling = _TELLING + (_TELLING_INPUTS if keeps else ())
+    if last is not None and any(last.get(key) != now.get(key) for key in telling):
         earlier.append(last)
     return {"provenance": now, **({"earlier_provenance": earlier} if earlier else {})}
 

@@ -83,18 +83,17 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
     steps = max((event.get("step", 0) for event in events), default=0)
     if is_held(folder):
         return Entry(planned, folder, "running", steps, f"running, at step {steps}")
-    spec, readable, over = planned.spec, _is_readable(folder), _is_over(folder, planned.spec, events)
-    if spec.steps < steps and not (readable and over):
+    spec, run, over = planned.spec, _readable_run(folder), _is_over(folder, planned.spec, events)
+    if spec.steps < steps and not (run and over):
         # Going back would cost what was made since, its evaluations among it.
         return Entry(planned, folder, "past", steps, _why_past(folder, spec, events, steps))
-    if not readable:
+    if not run:
         fault = "damaged" if folder.run_file.exists() else "gone"
         return Entry(planned, folder, "interrupted", 0, f"its run.json is {fault} and will be written anew")
-    if changed := changed_inputs(folder.run().get("provenance") or {}, spec):
-        reason = (
-            f"made with another {' and '.join(changed)}: restore the file, name the new one otherwise, or use --home"
-        )
-        return Entry(planned, folder, "other files", steps, reason)
+    # What nothing was made from yet may change.
+    if (over or keeps_something(folder)) and (changed := changed_inputs(run.get("provenance") or {}, spec)):
+        mend = f"restore the files, give the new ones other names, or {anew(folder)}"
+        return Entry(planned, folder, "other files", steps, f"made with other files of {' and '.join(changed)}; {mend}")
     state, reason = _at_rest(folder, spec, events, steps, over=over)
     return Entry(planned, folder, state, steps, reason)
 
@@ -184,11 +183,17 @@ def _why_past(folder: RunFolder, spec: RunSpec, events: Events, steps: int) -> s
     return f"at step {steps}, past {spec.steps}, and not whole; ask for trainer.steps={steps} to go on with it"
 
 
-def _is_readable(folder: RunFolder) -> bool:
+def keeps_something(folder: RunFolder) -> bool:
+    """Whether the run goes on from something that it has made."""
+    return bool(folder.checkpoint_steps() or folder.evaluated_steps())
+
+
+def _readable_run(folder: RunFolder) -> dict[str, Any]:
+    """The run's run.json; empty where it is damaged or gone."""
     try:
-        return bool(folder.run())
+        return folder.run()
     except RecordError:
-        return False
+        return {}
 
 
 def find_folder(home: Path, planned: PlannedRun) -> RunFolder:
@@ -217,4 +222,4 @@ def damaged_seeds(home: Path, planned: PlannedRun) -> tuple[int, ...]:
         if seed.isdecimal()
     }
     begun = (seed for seed, folder in folders.items() if folder.run_file.exists() or folder.events_file.exists())
-    return tuple(sorted(seed for seed in begun if not _is_readable(folders[seed])))
+    return tuple(sorted(seed for seed in begun if not _readable_run(folders[seed])))

@@ -169,10 +169,12 @@ def command() -> list[str]:
 
 
 def model_identity(spec: ModelSpec) -> dict[str, Any]:
-    """Which weights a run begins with: path, revision, and SHA-256 of each weight file that lies here."""
+    """Which model a run begins with: path, revision, and SHA-256 of its files (weights, settings, tokenizer) here."""
     found: dict[str, Any] = {"path": spec.path, "revision": spec.revision}
     if spec.folder.is_dir():
-        found["sha256"] = _hashes(sorted([*spec.folder.glob("*.safetensors"), *spec.folder.glob("*.bin")]))
+        weights = [*spec.folder.glob("*.safetensors")] or [*spec.folder.glob("pytorch_model*.bin")]
+        others = [each for pattern in ("*.json", "*.jinja", "tokenizer.model") for each in spec.folder.glob(pattern)]
+        found["sha256"] = _hashes(sorted(each for each in (*weights, *others) if each.is_file()))
     return found
 
 
@@ -191,13 +193,18 @@ def _data(data: ChainData | DatasetData) -> dict[str, Any]:
 
 
 def changed_inputs(recorded: Mapping[str, Any], spec: RunSpec) -> list[str]:
-    """Which local files of a run (`model`, `training data`, a benchmark) are others now than its provenance `recorded`.
+    """Which of a run's model, training data and benchmarks have local files other than its provenance `recorded`.
 
-    Files that are not here, or whose hashes are not known, are not among them.
+    A file counts when its hash is known then and now. A model with a declared hash is checked before it is used.
     """
-    then = input_files(recorded)
-    now = input_files({"model": model_identity(spec.model), "data": data_identity(spec)})
-    return [what for what, hashes in now.items() if what in then and then[what] != hashes]
+    model = model_identity(spec.model) if spec.model.sha256 is None else None
+    then = {what: dict(files) for what, files in input_files(recorded).items()}
+    now = input_files({"model": model, "data": data_identity(spec)})
+    return [
+        what
+        for what, files in now.items()
+        if any(then.get(what, {}).get(name, digest) != digest for name, digest in files)
+    ]
 
 
 def _hashes(files: list[Path]) -> dict[str, str | None]:

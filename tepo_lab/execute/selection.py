@@ -19,9 +19,12 @@ def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
     """Record each point's validation score and the best point of each arm in the sweep's folder.
 
     A point's score is the mean over its seeds of the last validation of runs that came to their end; a point that the
-    search ended early, or that collapsed, cannot be chosen.
+    search ended early, or that collapsed, cannot be chosen. What was chosen before stands as long as any run was made
+    from other files than those that lie there now.
     """
     assert sweep.search is not None
+    if any(each.state == "other files" for each in entries):
+        return
     scores: dict[str, list[float]] = {}
     arms: dict[str, str] = {}
     for each in entries:

@@ -13,19 +13,21 @@ from tepo_lab.execute.attempt import Attempt
 from tepo_lab.execute.failures import end_attempt, is_machine_failure, log_error, record_user_failure
 
 
-class Ends(TrialProgressCallback):  # type: ignore[misc]
+class Quiet(TrialProgressCallback):  # type: ignore[misc]
+    """Tune's own lines about trials, which would stand among a command's results, unsaid."""
+
+    def _print(self, msg: str) -> None:
+        """Nothing: the session tells of the runs."""
+
+
+class Ends(tune.Callback):  # type: ignore[misc]
     """What the driver does as trials end: it lets go of what Tune would keep of each, as long as the sweep goes on.
 
-    In the place of Tune's own callback, whose lines would stand among a command's results. `failed` are the trials that
-    still failed after their retries.
+    `failed` are the trials that still failed after their retries.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.failed: list[Any] = []
-
-    def on_trial_result(self, **told: Any) -> None:
-        """Nothing: the session tells of the runs."""
 
     def on_trial_complete(self, *, trial: Any, **told: Any) -> None:
         """Forget the trial's results: the records hold them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow
@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing
 from tepo_lab.schema.generations import COUNTED, fault_of
-from tepo_lab.schema.inputs import input_files
+from tepo_lab.schema.inputs import Files, input_files
 from tepo_lab.schema.record import RunFolder, readable_runs, tell_passed_over
+
+Key = TypeVar("Key", bound=Hashable)
 
 #: Seconds after which a lease that nobody renews no longer says that its run is going on.
 LEASE_LIFETIME = 60.0
+
+#: What arms may differ in on purpose; only a row's seeds must have the same. Benchmarks must be the same in all runs.
+OWN_INPUTS = frozenset({"model", "training data"})
 
 STATUS_EVENTS = frozenset({"started", "resumed", "complete", "collapsed", "stopped", "failed"})
 
@@ -36,7 +41,7 @@ class FoundRun:
     `damaged`: why its events (or the step metrics, where they were asked for) cannot be read, in which case nothing
     else of it counts; `asked_steps`: how far it was to train; `tallies`: how many generations were right, and how many
     graded, as its events say, by step and benchmark; `inputs`: SHA-256 of the local files that it was made from, by
-    what they are, and `unusual_inputs` those that are not what most of the runs found with it were made from.
+    what they are, and `unusual_benchmarks` those of them that most of the runs found with it were not graded on.
     """
 
     folder: RunFolder
@@ -57,8 +62,8 @@ class FoundRun:
     damaged: str | None = None
     asked_steps: int = 0
     tallies: Mapping[int, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
-    inputs: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    unusual_inputs: tuple[str, ...] = ()
+    inputs: Mapping[str, Files] = field(default_factory=dict)
+    unusual_benchmarks: tuple[str, ...] = ()
 
     @property
     def collapsed_at(self) -> int | None:
@@ -109,20 +114,26 @@ def scan_of(
     for folder, run in records:
         each = _found(folder, run, generations, metrics)
         found[each.family, each.seed] = each
-    usual = _usual_inputs(found.values())
+    unusual = unusual_inputs(found)
     return {
-        key: replace(each, unusual_inputs=tuple(what for what, files in each.inputs.items() if files != usual[what]))
+        key: replace(each, unusual_benchmarks=tuple(what for what in unusual[key] if what not in OWN_INPUTS))
         for key, each in found.items()
     }
 
 
-def _usual_inputs(runs: Iterable[FoundRun]) -> dict[str, frozenset[str]]:
-    """The local files that most runs were made from, by what they are."""
-    seen: defaultdict[str, Counter[frozenset[str]]] = defaultdict(Counter)
-    for run in runs:
+def unusual_inputs(runs: Mapping[Key, FoundRun]) -> dict[Key, tuple[str, ...]]:
+    """What each run was made from that is not what more than half of the runs were: on a tie, none is the usual one.
+
+    Runs of which the files are not known do not count.
+    """
+    seen: defaultdict[str, Counter[Files]] = defaultdict(Counter)
+    for run in runs.values():
         for what, files in run.inputs.items():
             seen[what][files] += 1
-    return {what: counts.most_common(1)[0][0] for what, counts in seen.items()}
+    return {
+        key: tuple(what for what, files in run.inputs.items() if 2 * seen[what][files] <= seen[what].total())
+        for key, run in runs.items()
+    }
 
 
 def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bool) -> FoundRun:

@@ -16,8 +16,8 @@ START = time.time() - 100
 
 
 def start_run(home: Path, arm: str) -> RunFolder:
-    identity = f"{sum(arm.encode()):012x}"
-    folder = RunFolder(home / "runs" / f"{arm}-nano-s1-{identity[-8:]}")
+    identity = f"{sum(arm.encode()):08x}0000"
+    folder = RunFolder(home / "runs" / f"{arm}-nano-s1-{identity[:8]}")
     spec = {"arm": {"name": arm}, "profile": {"name": "nano"}, "objective": {"ratio": "sequence"}, "seed": 1}
     spec["trainer"] = {"steps": 20}
     run = {"id": identity, "family": arm, "name": folder.name, "spec": spec, "created": START}

@@ -225,13 +225,13 @@ def test_a_loss_that_is_not_finite_ends_a_run_by_the_users_fault_or_by_a_stop_ru
 
 def test_a_bug_in_a_grader_is_the_users_and_does_not_end_the_process(small_run, monkeypatch):
     from tepo_lab.execute.trainable import TrialTrainable
-    from tepo_lab.train import experience
+    from tepo_lab.tasks.grading import Grading
 
     broken, whole = small_run("tepo", "trainer.steps=1", *TINY)[1], small_run("gspo", "trainer.steps=1", *TINY)[1]
     config = {"stop": [], "search": None, "session": "one"}
     trainable = TrialTrainable(config | {"folder": str(broken.path)})
     with monkeypatch.context() as patched:
-        patched.setattr(experience.Collector, "_grade", lambda *arguments: 1 / 0)
+        patched.setattr(Grading, "add", lambda *arguments: 1 / 0)
         finish(trainable)
     failed = [event for event in broken.events() if event["event"] == "failed"]
     assert [(event["kind"], event["error_type"]) for event in failed] == [("user", "ZeroDivisionError")]

@@ -78,15 +78,29 @@ def test_a_run_made_from_other_files_than_those_that_lie_there_now_is_blocked(tm
     own = tmp_path / "own.jsonl"
     own.write_text('{"problem": "1+2=", "answer": "3"}\n')
     run = planned(compose_run("tepo", "nano", ("trainer.steps=4", "data=gsm8k", "data.path=own.jsonl"), seed=1))
-    made = completed(tmp_path, run)
+    completed(tmp_path, run)
     assert entry(tmp_path, run).state == "complete"
     own.write_text('{"problem": "1+2=", "answer": "7"}\n')
     blocked = entry(tmp_path, run)
     assert (blocked.state, blocked.action, blocked.steps_done) == ("other files", "blocked", 4)
-    assert blocked.reason.startswith("made with another training data: restore the file")
+    assert blocked.reason.startswith("made with other files of training data; restore the files")
     own.unlink()
     assert entry(tmp_path, run).state == "complete"
-    assert made.folder == blocked.folder
+
+
+def test_a_run_that_has_made_nothing_begins_anew_with_the_files_mended(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"problem": "1+2=", "answer": ""}\n')
+    run = planned(compose_run("tepo", "nano", ("trainer.steps=4", "data=gsm8k", "data.path=own.jsonl"), seed=1))
+    found = entry(tmp_path, run)
+    prepare_folder(found)
+    add(found, "failed", 0, kind="user", error="no such thing")
+    own.write_text('{"problem": "1+2=", "answer": "3"}\n')
+    again = entry(tmp_path, run)
+    assert (again.state, again.action) == ("failed", "retry")
+    prepare_folder(again)
+    assert "earlier_provenance" not in again.folder.run()
 
 
 def test_asking_for_more_steps_extends_a_complete_run(tmp_path, run):

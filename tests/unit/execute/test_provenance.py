@@ -99,7 +99,8 @@ def test_the_command_is_kept_without_passwords(monkeypatch):
 def test_weights_and_data_are_known_by_their_hashes(tmp_path, spec):
     weights = Path(module.__file__).parents[1] / "assets" / "nano" / "model.safetensors"
     packaged = model_identity(ModelSpec(name="nano", path="package:nano"))
-    assert packaged["sha256"] == {"model.safetensors": hashlib.sha256(weights.read_bytes()).hexdigest()}
+    assert packaged["sha256"]["model.safetensors"] == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert {"config.json", "tokenizer.json"} < set(packaged["sha256"])
     hub = model_identity(ModelSpec(name="x", path="someone/model", revision="abc"))
     assert hub == {"path": "someone/model", "revision": "abc"}
     problems = tmp_path / "problems.jsonl"

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.selection import FILE, selection_notes
-from tepo_lab.schema.record import write_json
+from tepo_lab.execute.ledger import Entry
+from tepo_lab.execute.selection import FILE, selection_notes, write_selection
+from tepo_lab.registry.compose import compose_run
+from tepo_lab.registry.expand import load_sweep, planned
+from tepo_lab.schema.record import RunFolder, append_line, write_json
+
+
+def test_what_was_chosen_stands_while_other_files_keep_its_runs_out(tmp_path):
+    sweep = load_sweep("explore-learning-rate")[0]
+    entries = []
+    for rate, score in (("1e-4", 80.0), ("2e-4", 20.0)):
+        run = planned(compose_run("tepo", "nano", (f"trainer.learning_rate={rate}",), seed=1))
+        folder = RunFolder(tmp_path / "runs" / run.folder)
+        folder.path.mkdir(parents=True)
+        append_line(folder.events_file, {"time": 1.0, "event": "validated", "step": 4, "value": score})
+        entries.append(Entry(run, folder, "complete", 4, ""))
+    write_selection(tmp_path, sweep, entries)
+    path = tmp_path / "sweeps" / sweep.name / FILE
+    written = path.read_text()
+    assert list(json.loads(written)["chosen"]) == [entries[0].planned.family]
+    write_selection(tmp_path, sweep, [replace(entries[0], state="other files"), entries[1]])
+    assert path.read_text() == written
 
 
 def test_a_chosen_point_says_among_how_many(tmp_path):
