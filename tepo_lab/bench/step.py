@@ -17,7 +17,7 @@ import torch
 from tepo_lab.bench.floors import Work, byte_floor, flop_floor, peak_bandwidth, peak_flops
 from tepo_lab.errors import ConfigError, DataError
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling
+from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
@@ -127,7 +127,7 @@ class TimedEngine:
         self.clock = clock
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
     ) -> list[list[Response]]:
         with self.clock.phase("rollout"):
             return self.engine.generate(prompts, samples=samples, sampling=sampling, finished=finished)

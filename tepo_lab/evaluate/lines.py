@@ -27,9 +27,13 @@ def grade_lines(file: Path, form: Form) -> Iterator[str]:
 
     Args: `file` holds JSON lines with `text` (a response, a string) and `answer` (the gold answer, a string or a
     number); "-" is standard input.
-    Raises `DataError` for a missing file, a line that is no JSON object, or one without text or answer.
+    Raises `DataError` for a missing file, a closed standard input, a line that is no JSON object, or one without text
+    or answer.
     """
     if file == STANDARD_INPUT:
+        # What Python has for a stream that was closed when it started.
+        if sys.stdin is None:
+            raise DataError("standard input is closed; pipe lines with text and answer into it, or name their file.")
         where, lines = "standard input", json_objects(sys.stdin.buffer, where="standard input")
     elif file.is_file():
         where, lines = str(file), numbered_json_lines(file)

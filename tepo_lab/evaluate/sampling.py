@@ -1,4 +1,8 @@
-"""Sampling with grading at its heels: a response is graded while others are still sampled."""
+"""Sampling with grading at its heels: a response is graded while others are still sampled.
+
+Both may share cores, and an answer's deadline is wall time: one that needs a large part of it on an idle core (half,
+where two share one) can pass it here, and counts as timed out. Others get the grade that they would get afterwards.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,13 @@ Decode = Callable[[Sequence[int]], str]
 class Sampled:
     """Responses (P, G) to P prompts, and their grades, group after group.
 
-    `grade_seconds` are this process's own, with what it waited for grades when all was sampled; `rollout_seconds` are
-    the others.
+    `texts` are those of the responses that this process sampled, by their place among all. `grade_seconds` are its
+    own, with what it waited for grades when all was sampled; `rollout_seconds` are the others.
     """
 
     responses: list[list[Response]]
     grades: list[Grade]
+    texts: dict[int, str]
     rollout_seconds: float
     grade_seconds: float
 
@@ -46,19 +51,24 @@ def sample_and_grade(
 ) -> Sampled:
     """`samples` responses to each problem's prompt, each graded against its answer as soon as it is there.
 
-    The grades are those that grading all of them afterwards would give. `grading` is for this call alone.
+    The grades are those that grading all of them afterwards would give, but for deadlines (see the module).
+    `grading` is for this call alone: what of it still waits when the call ends early is given up.
     """
     spent = 0.0
+    texts: dict[int, str] = {}
 
     def finished(prompt: int, sample: int, response: Response) -> None:
         nonlocal spent
         began = perf_counter()
-        grading.add(prompt * samples + sample, text(response.token_ids), problems[prompt].answer)
+        place = prompt * samples + sample
+        texts[place] = text(response.token_ids)
+        grading.add(place, texts[place], problems[prompt].answer)
         spent += perf_counter() - began
 
     began = perf_counter()
-    responses = engine.generate(prompts, samples=samples, sampling=sampling, finished=finished)
-    sampled = perf_counter()
-    grades = grading.grades()
+    with grading:
+        responses = engine.generate(prompts, samples=samples, sampling=sampling, finished=finished)
+        sampled = perf_counter()
+        grades = grading.grades()
     ordered = [grades[place] for place in range(len(prompts) * samples)]
-    return Sampled(responses, ordered, sampled - began - spent, perf_counter() - sampled + spent)
+    return Sampled(responses, ordered, texts, sampled - began - spent, perf_counter() - sampled + spent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,7 @@ def evaluate(
         prompts = encode_prompts(
             problems, benchmark.prompt or prompt, tokenizer, max_tokens=max_prompt_tokens, system_role=system_role
         )
-        # Kept, since the texts are recorded as well.
-        text = cache(decoder(tokenizer))
+        text = decoder(tokenizer)
         sampled = sample_and_grade(
             engine,
             problems,
@@ -109,7 +107,8 @@ def _rows(name: str, problems: Sequence[Problem], sampled: Sampled, text: Decode
             "sample": sample,
             "prompt": problem.prompt,
             "answer": problem.answer,
-            "response": text(response.token_ids),
+            # What another process sampled has not been decoded here.
+            "response": sampled.texts[place] if place in sampled.texts else text(response.token_ids),
             "tokens": len(response.token_ids),
             "truncated": response.truncated,
             "extracted": grade.extracted,
@@ -117,5 +116,5 @@ def _rows(name: str, problems: Sequence[Problem], sampled: Sampled, text: Decode
             "how": grade.how,
             "grader": GRADER,
         }
-        for (problem, sample, response), grade in zip(pairs, sampled.grades, strict=True)
+        for place, ((problem, sample, response), grade) in enumerate(zip(pairs, sampled.grades, strict=True))
     ]

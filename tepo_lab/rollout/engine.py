@@ -42,11 +42,15 @@ Prompts = Sequence[Sequence[int]]
 Finished = Callable[[int, int, Response], None]
 
 
+def tell_nobody(prompt: int, sample: int, response: Response) -> None:
+    """The `Finished` of a caller who waits for all responses."""
+
+
 class Engine(Protocol):
     """A sampler of continuations."""
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
     ) -> list[list[Response]]:
         """`samples` responses to each prompt of token ids, in the prompts' order.
 

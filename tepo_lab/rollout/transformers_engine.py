@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from tepo_lab.rollout.attention import attends_to_all
 from tepo_lab.rollout.cache import preallocated_cache
-from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.rollout.noise import uniform
 
 #: Finished rows leave the batch when at least this share of it has finished: each time costs a copy of the cache.
@@ -73,7 +73,7 @@ class TransformersEngine:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
     ) -> list[list[Response]]:
         """`samples` responses to each prompt, in order. Prompts are prefilled once for all their samples.
 
@@ -88,8 +88,7 @@ class TransformersEngine:
                 for row, response in self._decode(prompts[prompt : prompt + rows[0]], rows[1], sampling, draws):
                     place = prompt + row // rows[1], sample + row % rows[1]
                     found[place] = response
-                    if finished is not None:
-                        finished(*place, response)
+                    finished(*place, response)
         finally:
             self.model.train(was_training)
         return [[found[prompt, sample] for sample in range(samples)] for prompt in range(len(prompts))]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tepo_lab.errors import ResourceError
-from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.rollout.noise import prompt_seed
 
 #: Set before vLLM is imported: one process, so that weights are handed over as tensors; no usage statistics.
@@ -81,7 +81,7 @@ class VllmEngine:
         self.is_current = False
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
     ) -> list[list[Response]]:
         """`samples` responses to each prompt, in order, with the log-probability of each token when sampled."""
         self._take_weights()
@@ -92,8 +92,7 @@ class VllmEngine:
         found: dict[int, Response] = {}
         for place, response in self._answers():
             found[place] = response
-            if finished is not None:
-                finished(*divmod(place, samples), response)
+            finished(*divmod(place, samples), response)
         if self.on_gpu:
             # The trainer needs the memory now; level 2 lets go of the weights too, which will have changed anyway.
             self.llm.sleep(level=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from tepo_lab.schema.profile import Benchmark, Data, GraderKind, PromptSpec, usual_grader
 from tepo_lab.tasks.answers import Form, comparable, find_answer, plainly_equal, same_text, split_tolerance
@@ -59,10 +59,10 @@ def grade(response: str, answer: str, grader: Grader = Grader()) -> Grade:
 
 def grade_all(responses: Sequence[str], answers: Sequence[str], grader: Grader = Grader()) -> list[Grade]:
     """Grade each response against the gold answer at the same place. Raises as `Grading.grades`."""
-    grading = Grading(grader)
-    for place, (response, answer) in enumerate(zip(responses, answers, strict=True)):
-        grading.add(place, response, answer)
-    grades = grading.grades()
+    with Grading(grader) as grading:
+        for place, (response, answer) in enumerate(zip(responses, answers, strict=True)):
+            grading.add(place, response, answer)
+        grades = grading.grades()
     return [grades[place] for place in range(len(responses))]
 
 
@@ -70,7 +70,7 @@ class Grading:
     """Grades of responses that come one after the other. What needs mathematics is worked on while more are added.
 
     Gold answers may end in "±" and a tolerance. No worker process is started unless an answer needs mathematics; equal
-    pairs are looked at once.
+    pairs are looked at once. It is entered as a context: what waits to be worked on when that is left is given up.
     """
 
     def __init__(self, grader: Grader = Grader()) -> None:
@@ -78,6 +78,17 @@ class Grading:
         self._decided: dict[int, Grade] = {}
         self._open: dict[int, tuple[str, str]] = {}
         self._verdicts: dict[tuple[str, str], Future[Verdict]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Give up what waits: else the process, at its end or with its next grading, would work it all off first."""
+        for verdict in self._verdicts.values():
+            verdict.cancel()
 
     def add(self, place: int, response: str, answer: str) -> None:
         """Grade a response against a gold answer, to be known by its place."""

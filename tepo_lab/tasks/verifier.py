@@ -52,10 +52,14 @@ class Verifier:
         A worker that passes the deadline is killed and replaced. Raises `ResourceError` when no worker can be started.
         """
         submitted = [self.submit(pair) for pair in pairs]
-        return [verdict.result() for verdict in submitted]
+        try:
+            return [verdict.result() for verdict in submitted]
+        finally:
+            for verdict in submitted:
+                verdict.cancel()
 
     def submit(self, pair: tuple[str, str]) -> Future[Verdict]:
-        """The verdict on one (gold, given), worked on meanwhile."""
+        """The verdict on one (gold, given), worked on meanwhile; whoever no longer wants it must cancel it."""
         return self._threads.submit(self._verdict, pair)
 
     def close(self) -> None:

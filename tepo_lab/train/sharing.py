@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling
+from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.tasks.grading import Grade, Grader, Grading
 from tepo_lab.train.peers import Peers
 
@@ -17,14 +17,13 @@ class SharedEngine:
         self.peers = peers
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
     ) -> list[list[Response]]:
         """What one process would have sampled for all prompts, to rounding of the logits."""
 
         def own(first: int, last: int) -> list[list[Response]]:
             def tell(prompt: int, sample: int, response: Response) -> None:
-                if finished is not None:
-                    finished(first + prompt, sample, response)
+                finished(first + prompt, sample, response)
 
             placed = replace(sampling, first_prompt=sampling.first_prompt + first)
             return self.engine.generate(prompts[first:last], samples=samples, sampling=placed, finished=tell)

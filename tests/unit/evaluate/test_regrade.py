@@ -112,6 +112,12 @@ def test_standard_input_is_graded_as_a_file_is(monkeypatch: pytest.MonkeyPatch) 
         list(grade_lines(Path("-"), "either"))
 
 
+def test_a_closed_standard_input_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match="standard input is closed"):
+        list(grade_lines(Path("-"), "either"))
+
+
 def test_a_line_without_an_answer_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
     file.write_text('{"text": "x", "answer": "5"}\n{"text": "x"}\n')

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tepo_lab.evaluate.sampling import decoder, sample_and_grade
-from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling
+from tepo_lab.evaluate.suite import _rows
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.schema.problem import Problem
 from tepo_lab.tasks import verifier as module
 from tepo_lab.tasks.grading import Grader, Grading, grade_all
+from tepo_lab.tasks.verifier import Verdict, Verifier
 from tepo_lab.train.peers import Peers
 from tepo_lab.train.sharing import SharedEngine, SharedGrading
 
@@ -35,7 +40,7 @@ class Backwards:
         self.between = between
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished | None = None
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
     ) -> list[list[Response]]:
         begin = range(len(prompts))
         first = sampling.first_prompt
@@ -44,8 +49,7 @@ class Backwards:
         for number, (prompt, sample) in enumerate(reversed(places)):
             if number:
                 self.between()
-            if finished is not None:
-                finished(prompt, sample, made[prompt][sample])
+            finished(prompt, sample, made[prompt][sample])
         return made
 
     def sync_weights(self) -> None: ...
@@ -115,38 +119,103 @@ def test_no_worker_is_asked_for_where_text_decides(monkeypatch) -> None:
     assert [grade.correct for grade in sampled.grades] == [1, 0, 0, 0, 0, 0]
 
 
-class Pair(Peers):
-    """One of two processes that have done the same before: what the other gives is worked out here."""
+class Both:
+    """Two processes, played by threads."""
 
-    def __init__(self, rank: int, others: dict[str, Any]) -> None:
-        self.rank, self.size, self.others = rank, 2, others
+    def __init__(self) -> None:
+        self.given: list[Any] = [None, None]
+        self.all_here = threading.Barrier(2, timeout=60)
+
+    def work(self, work: Callable[[Peers], Any]) -> list[Any]:
+        """What `work` returns in each of them."""
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(lambda rank: work(Player(self, rank)), (0, 1)))
+
+
+class Player(Peers):
+    """One of both; what they give each other travels pickled."""
+
+    size = 2
+
+    def __init__(self, both: Both, rank: int) -> None:
+        self.both, self.rank = both, rank
 
     def gather(self, value: Any) -> list[Any]:
-        kind = type(value).__name__
-        self.others[f"{self.rank}{kind}"] = value
-        other = self.others.get(f"{1 - self.rank}{kind}", type(value)())
-        return [value, other] if self.rank == 0 else [other, value]
+        self.both.given[self.rank] = pickle.dumps(value)
+        self.both.all_here.wait()
+        gathered = [pickle.loads(each) for each in self.both.given]
+        self.both.all_here.wait()
+        return gathered
 
 
-def test_each_process_grades_what_it_sampled_and_gets_all_grades(monkeypatch) -> None:
+class NotedGrading(SharedGrading):
+    """Notes the places of the responses added to it."""
+
+    def __init__(self, peers: Peers, added: dict[int, list[int]]) -> None:
+        super().__init__(peers, Grader())
+        self.added = added[peers.rank] = []
+
+    def add(self, place: int, response: str, answer: str) -> None:
+        self.added.append(place)
+        super().add(place, response, answer)
+
+
+def test_each_process_grades_what_it_sampled_and_gets_all_grades() -> None:
     problems = [*PROBLEMS, Problem("c", "C", "x+1")]
     whole = run(Backwards(), Grading(), problems, 2)
-    said: dict[str, Any] = {}
-    graded: list[list[int]] = []
-    for rank in (0, 1):
-        peers = Pair(rank, said)
-        grading = SharedGrading(peers, Grader())
-        seen: list[int] = []
-        add = grading.add
-        monkeypatch.setattr(
-            grading, "add", lambda place, *given, add=add, seen=seen: (seen.append(place), add(place, *given))
-        )
-        graded.append(seen)
-        if rank == 0:
-            with pytest.raises(KeyError):
-                # The first of the two has nobody to hear from yet.
-                run(SharedEngine(Backwards(), peers), grading, problems, 2)
-        else:
-            sampled = run(SharedEngine(Backwards(), peers), grading, problems, 2)
-    assert [sorted(seen) for seen in graded] == [[0, 1], [2, 3, 4, 5]]
-    assert (sampled.grades, sampled.responses) == (whole.grades, whole.responses)
+    added: dict[int, list[int]] = {}
+    shared = Both().work(lambda peers: run(SharedEngine(Backwards(), peers), NotedGrading(peers, added), problems, 2))
+    assert {rank: sorted(places) for rank, places in added.items()} == {0: [0, 1], 1: [2, 3, 4, 5]}
+    for rank, sampled in enumerate(shared):
+        assert (sampled.grades, sampled.responses) == (whole.grades, whole.responses)
+        assert sampled.texts == {place: whole.texts[place] for place in added[rank]}
+        assert _rows("b", problems, sampled, decoder(Words())) == _rows("b", problems, whole, decoder(Words()))
+
+
+def test_texts_are_kept_by_place() -> None:
+    assert run(Backwards(), Grading(Grader(symbolic=False))).texts == dict(enumerate(TEXTS))
+
+
+class OneAtATime:
+    """A pool of one worker that does not decide before it is told to; it notes what it has begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.first_begun, self.may_end = threading.Event(), threading.Event()
+        self.pool = Verifier(1)
+        self.pool._verdict = self.decide
+
+    def decide(self, pair: tuple[str, str]) -> Verdict:
+        self.begun.append(pair[1])
+        self.first_begun.set()
+        assert self.may_end.wait(60)
+        return "equal"
+
+
+@pytest.fixture
+def slow_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[OneAtATime]:
+    slow = OneAtATime()
+    monkeypatch.setattr(module, "shared_verifier", lambda: slow.pool)
+    yield slow
+    slow.may_end.set()
+    slow.pool.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_when_sampling_ends_early_the_next_grading_does_not_wait_for_its_answers(
+    error: type[BaseException], slow_pool: OneAtATime
+) -> None:
+    calls: list[int] = []
+
+    def between() -> None:
+        calls.append(1)
+        if len(calls) == 5:
+            assert slow_pool.first_begun.wait(60)
+            raise error("early")
+
+    with pytest.raises(error, match="early"):
+        run(Backwards(between), Grading())
+    slow_pool.may_end.set()
+    assert slow_pool.pool.verdicts([("x", "the next")]) == ["equal"]
+    # What was being worked on when sampling ended is brought to its end; the other answer that waited is not.
+    assert slow_pool.begun == ["1+x", "the next"]

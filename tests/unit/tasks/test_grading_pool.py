@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tepo_lab.errors import ResourceError
 from tepo_lab.tasks import verifier as module
 from tepo_lab.tasks.grading import grade_all
-from tepo_lab.tasks.verifier import Verifier
+from tepo_lab.tasks.verifier import Verdict, Verifier
 
 TOWER = "9^{9^{9^{9}}}"
 
@@ -79,3 +80,33 @@ def test_timeouts_are_wrong_answers_and_told_as_such(pool: Verifier, monkeypatch
     assert [(each.correct, each.how) for each in grades] == [(0, "timeout"), (1, "symbolic")] * 3
     # Equal pairs are asked once: one deadline, not three.
     assert pool.started == 2
+
+
+def asked_in_bulk(pool: Verifier) -> None:
+    pool.verdicts([("y", f"x+{number}") for number in range(2, 40)])
+
+
+def graded_in_bulk(pool: Verifier) -> None:
+    grade_all([f"\\boxed{{x+{number}}}" for number in range(2, 40)], ["y"] * 38)
+
+
+@pytest.mark.parametrize("work", [asked_in_bulk, graded_in_bulk])
+def test_what_waits_is_given_up_when_grading_ends_early(work, pool: Verifier, monkeypatch) -> None:
+    begun: list[str] = []
+    caller_is_done = threading.Event()
+
+    def verdict(pair: tuple[str, str]) -> Verdict:
+        begun.append(pair[1])
+        if pair[1] == "x+2":
+            raise ResourceError("no worker can start")
+        # The one that is begun while the caller is told of the error.
+        assert caller_is_done.wait(60)
+        return "different"
+
+    monkeypatch.setattr(pool, "_verdict", verdict)
+    monkeypatch.setattr(module, "shared_verifier", lambda: pool)
+    with pytest.raises(ResourceError, match="no worker can start"):
+        work(pool)
+    caller_is_done.set()
+    pool._threads.shutdown(wait=True)
+    assert begun in (["x+2"], ["x+2", "x+3"])
