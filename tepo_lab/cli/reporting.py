@@ -235,6 +235,7 @@ def bundle(
 ) -> None:
     """Pack what a table or figure is made from, to make it elsewhere."""
     from tepo_lab.execute.bundle import write_bundle
+    from tepo_lab.report.figures_series import shown_arms
     from tepo_lab.schema.figure import FigureReport
 
     resolved = _resolved(home, name, overrides or [], panel or [], say=False)
@@ -242,13 +243,14 @@ def bundle(
     families = {row.run.family for each in resolved.reports for row in each.rows}
     families |= {each.base.family for each in resolved.reports}
     arguments = [*(overrides or []), *(text for each in panel or [] for text in ("--panel", each))]
-    tables = plain(tables_of(home, resolved))
+    tables = tables_of(home, resolved)
     with writing(path):
         packed = write_bundle(
             path,
             home,
             families=families,
-            tables=tables,
+            tables=plain(tables),
+            arms=[arm for table in tables for arm in shown_arms(home, table)],
             report=name,
             arguments=arguments,
             is_figure=isinstance(resolved.reports[0].report, FigureReport),

@@ -15,6 +15,7 @@ from typing import Any
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.execute.provenance import patch_file
 from tepo_lab.registry.locations import Kind, roots
+from tepo_lab.report.figures_series import ArmRuns
 from tepo_lab.report.page_tokens import shown_files
 from tepo_lab.schema.record import RunFolder, readable_runs, write_whole
 
@@ -29,6 +30,7 @@ def write_bundle(
     *,
     families: Iterable[str],
     tables: Any,
+    arms: Iterable[ArmRuns] = (),
     report: str,
     arguments: Sequence[str],
     is_figure: bool = False,
@@ -36,11 +38,11 @@ def write_bundle(
     """Write the archive of a report's tables. Returns the names of the runs in it.
 
     Args: `out`, a .tar.gz file that does not exist yet; `families`, those of the tables' rows; `tables`, the tables as
-    plain values; `report`, its name or path; `arguments`, what else it was asked for with (overrides, --panel);
-    `is_figure`, whether the report is one.
+    plain values; `arms`, the runs that the tables' rows show; `report`, its name or path; `arguments`, what else it was
+    asked for with (overrides, --panel); `is_figure`, whether the report is one.
     It holds run.json, events, metrics and generations of every run of these families, the token files that a page of
-    them shows, the patches their provenance names, the registry as it is now, the tables as JSON, the SHA-256 of every
-    file, and how to make table or figure again.
+    `arms` shows, the patches their provenance names, the registry as it is now, the tables as JSON, the SHA-256 of
+    every file, and how to make table or figure again.
     The same records give the same bytes.
     A run with a damaged run.json is left out.
     Raises `ConfigError` for an unusable `out`, `RecordError` when the home has no such run.
@@ -58,7 +60,7 @@ def write_bundle(
     files: dict[str, bytes] = {}
     for folder in runs:
         files |= _records(home, folder)
-    files |= {str(path.relative_to(home)): path.read_bytes() for path in shown_files(runs)}
+    files |= {str(path.relative_to(home)): content for path, content in shown_files(arms)}
     # What a search chose is said in the labels of its rows.
     for path in sorted(home.glob("sweeps/*/selection.json")):
         files[str(path.relative_to(home))] = path.read_bytes()

@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 Events = Sequence[Mapping[str, Any]]
 
 
-def generations_of(suite: Suite) -> int:
-    """How many generations an evaluation of the suite has."""
-    return sum(each.problems * each.samples for each in suite.benchmarks.values())
-
-
-def recorded_generations(spec: Mapping[str, Any]) -> int | None:
-    """The same of a run.json's `spec`; None where that does not say."""
+def generations_of(suite: Suite | Mapping[str, Any] | None) -> int | None:
+    """How many generations an evaluation of the suite has; None where what a run.json holds as one does not say."""
+    values: Any = suite.model_dump(include={"benchmarks"}) if isinstance(suite, Suite) else suite
     try:
-        return sum(int(each["problems"]) * int(each["samples"]) for each in spec["suite"]["benchmarks"].values())
+        return sum(int(each["problems"]) * int(each["samples"]) for each in values["benchmarks"].values())
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 

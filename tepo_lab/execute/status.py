@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.footers import condition_told, recorded_generations
+from tepo_lab.execute.footers import condition_told, generations_of
 from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.ledger import FAULT, lost_for_good
 from tepo_lab.execute.progress import PACE_STEPS, counted, duration, evaluation_seconds, pace
@@ -70,7 +70,7 @@ def status_of(folder: RunFolder) -> Status:
         reason = f"{folder.run_file} is damaged ({type(error).__name__}: {error})"
         return Status(folder.name, "damaged", detail=f"{reason}: the command that ran it writes it anew.")
     events = tail(folder.events_file)
-    state, detail = _state(folder, events, steps, recorded_generations(spec))
+    state, detail = _state(folder, events, steps, generations_of(spec.get("suite")))
     metrics = tail(folder.metrics_file, 1 if state in _OVER else PACE_STEPS)
     step = max([int(each.get("step") or 0) for each in (*events[-3:], *metrics[-1:])], default=0)
     left = None
@@ -101,11 +101,14 @@ def _state(folder: RunFolder, events: Sequence[dict[str, Any]], steps: int, gene
     last = events[-1] if events else {}
     event = last.get("event")
     if event in ("complete", "collapsed"):
-        if condition_told(folder, int(last.get("step") or 0), generations, events) == "whole":
+        step = int(last.get("step") or 0)
+        if condition_told(folder, step, generations, events) == "whole":
             return event, str(last.get("rule", ""))
         if (lost := lost_for_good(folder, events, steps, generations)) is not None:
             return "blocked", "; ".join(lost)
-        return "interrupted", f"its evaluation is {FAULT}; the command that ran it makes it anew"
+        # A complete run that is asked for more steps since goes on with those.
+        if event == "collapsed" or step >= steps:
+            return "interrupted", f"its evaluation is {FAULT}; the command that ran it makes it anew"
     if event == "stopped":
         return "stopped", f"by the search ({last.get('by')})"
     if event == "failed":

@@ -11,9 +11,9 @@ from rich.console import Group
 from rich.text import Text
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.footers import recorded_generations
+from tepo_lab.execute.footers import condition_told, generations_of
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.ledger import lost_for_good
+from tepo_lab.execute.ledger import FAULT, lost_for_good
 from tepo_lab.schema.record import RunFolder
 
 #: Lines of trial.log shown for a cause.
@@ -56,8 +56,8 @@ _NOT_FINITE = ("nan", "not finite", "infinite", "inf ")
 
 @dataclass
 class Cause:
-    """Runs that failed alike: kind ("user", "machine", "stopped" for a run that ended without a word, or "damaged" for
-    one whose records cannot be read, or are lost for good)."""
+    """Runs that failed alike: kind ("user", "machine", "stopped" for a run that ended without a word, or whose
+    evaluation will be made anew, or "damaged" for one whose records cannot be read, or are lost for good)."""
 
     kind: str
     fingerprint: str
@@ -86,7 +86,7 @@ def causes(folders: Iterable[RunFolder]) -> list[Cause]:
             continue
         # No two runs are damaged alike, and no log says how.
         is_own = each.kind == "damaged"
-        cause = found.setdefault((each.kind, folder.name if is_own else each.fingerprint), each)
+        cause = found.setdefault((each.kind, folder.name if is_own else each.fingerprint or each.error), each)
         cause.runs.append(folder.name)
         cause.log = ([] if is_own else log_tail(folder)) or cause.log
     return sorted(found.values(), key=lambda cause: -len(cause.runs))
@@ -104,16 +104,29 @@ def _cause(folder: RunFolder) -> Cause | None:
         return None
     last = events[-1]
     if last["event"] in ("complete", "collapsed", "stopped"):
-        if spec is None:
-            return None
-        lost = lost_for_good(folder, events, spec["trainer"]["steps"], recorded_generations(spec))
-        return Cause("damaged", "", lost[0], f"{lost[1]}.") if lost else None
+        return None if spec is None else _cause_at_end(folder, events, spec)
     if last["event"] != "failed":
         said = "ended without a word (killed, or the machine went down)"
         return Cause("stopped", "", said, "give the same command again; it goes on from the newest checkpoint.")
     kind, error = str(last.get("kind")), str(last.get("error"))
     mend = _machine_mend(error) if kind == "machine" else _user_mend(folder, last, error)
     return Cause(kind, str(last.get("fingerprint") or error), error, mend)
+
+
+def _cause_at_end(folder: RunFolder, events: list[dict[str, Any]], spec: dict[str, Any]) -> Cause | None:
+    """What is amiss with a run that has come to its end: the evaluation there is not whole."""
+    last, generations = events[-1], generations_of(spec.get("suite"))
+    steps = int(spec["trainer"]["steps"]) if spec["arm"].get("trained", True) else 0
+    if lost := lost_for_good(folder, events, steps, generations):
+        return Cause("damaged", "", lost[0], f"{lost[1]}.")
+    step = int(last.get("step") or 0)
+    # A run that a search has stopped is left as it is; a complete one asked for more steps since goes on with those.
+    is_remade = last["event"] == "collapsed" or (last["event"] == "complete" and step >= steps)
+    if not is_remade or condition_told(folder, step, generations, events) == "whole":
+        return None
+    return Cause(
+        "stopped", "", f"its evaluation is {FAULT}", "give the same command again; it makes the evaluation anew."
+    )
 
 
 def _machine_mend(error: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
-from tepo_lab.report.figures_series import ArmRuns
+from tepo_lab.report.figures_series import ArmRuns, SeedRun
 from tepo_lab.schema.record import TOKEN_COLUMNS, RunFolder
 
 #: Tokens that one page holds at most; each has seven values, some fifty bytes in all.
@@ -22,11 +22,11 @@ def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
     Runs share `PAGE_TOKENS` evenly; of a run's steps the last ones are kept first. A damaged file is left out and named
     on standard error.
     """
-    held = {run.folder.name: (arm.label, run) for arm in arms for run in arm.runs if run.folder.token_steps()}
+    held = _held(arms)
     runs, left_out = [], 0
     for label, run in held.values():
         steps: list[dict[str, Any]] = []
-        for step, kept, more in _groups(run.folder, PAGE_TOKENS // len(held)):
+        for step, _, kept, more in _groups(run.folder, PAGE_TOKENS // len(held)):
             left_out += more
             if kept or not more:
                 steps.insert(0, {"step": step, "groups": kept})
@@ -35,18 +35,27 @@ def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
     return runs, left_out
 
 
-def shown_files(folders: Iterable[RunFolder]) -> list[Path]:
-    """The token files of which a page of these runs shows anything."""
-    held = [folder for folder in folders if folder.token_steps()]
-    room = PAGE_TOKENS // max(1, len(held))
-    return [folder.tokens(step) for folder in held for step, kept, _ in _groups(folder, room) if kept]
+def shown_files(arms: Iterable[ArmRuns]) -> Iterator[tuple[Path, bytes]]:
+    """The token files of which a page of these runs shows anything (`token_data`), each with what it holds."""
+    held = _held(arms)
+    for _, run in held.values():
+        for step, content, kept, more in _groups(run.folder, PAGE_TOKENS // len(held)):
+            if kept or not more:
+                yield run.folder.tokens(step), content
 
 
-def _groups(folder: RunFolder, room: int) -> Iterator[tuple[int, list[dict[str, Any]], int]]:
-    """Of each of a run's token files, the last one first: its step, groups until `room` tokens are full, those left."""
+def _held(arms: Iterable[ArmRuns]) -> dict[str, tuple[str, SeedRun]]:
+    """The runs that have token files, each once, with the label of their arm."""
+    return {run.folder.name: (arm.label, run) for arm in arms for run in arm.runs if run.folder.token_steps()}
+
+
+def _groups(folder: RunFolder, room: int) -> Iterator[tuple[int, bytes, list[dict[str, Any]], int]]:
+    """Of each of a run's token files, the last one first: its step, its bytes, groups until `room` tokens are full, and
+    how many are left."""
     for step in reversed(folder.token_steps()):
+        content = folder.tokens(step).read_bytes()
         try:
-            groups = _read(folder.tokens(step))
+            groups = _parsed(folder.tokens(step), content)
         except RecordError as error:
             sys.stderr.write(f"tepo-lab: note: {error}\n")
             continue
@@ -55,13 +64,13 @@ def _groups(folder: RunFolder, room: int) -> Iterator[tuple[int, list[dict[str, 
             room -= sum(len(response["tokens"]) for response in group["responses"])
             if room >= 0:
                 kept.append(group)
-        yield step, kept, len(groups) - len(kept)
+        yield step, content, kept, len(groups) - len(kept)
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The groups of a token file. Raises `RecordError` when it is damaged or holds anything else."""
+def _parsed(path: Path, content: bytes) -> list[dict[str, Any]]:
+    """The groups of the token file at `path`. Raises `RecordError` when it is damaged or holds anything else."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is damaged ({error}) and left out of the page: remove it.") from None
     groups = values.get("groups") if isinstance(values, dict) else None

@@ -10,7 +10,16 @@ import numpy as np
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing, WantedRow
-from tepo_lab.report.scan import Counts, FoundRun, end_of, missing_reason, read_counts, shortfall
+from tepo_lab.report.scan import (
+    OWN_INPUTS,
+    Counts,
+    FoundRun,
+    end_of,
+    missing_reason,
+    read_counts,
+    shortfall,
+    unusual_inputs,
+)
 from tepo_lab.report.suspect import suspicions
 from tepo_lab.schema.record import tell_passed_over
 from tepo_lab.schema.table import SuspectLimits
@@ -106,9 +115,11 @@ class RowResult:
             "from a changed source tree": [seed for seed, run in runs.items() if run.dirty],
             "partly made with other code, versions or hardware": [seed for seed, run in runs.items() if run.continued],
         }
-        for seed, run in runs.items():
-            for what in run.unusual_inputs:
-                said.setdefault(f"made with other files than most runs here ({what})", []).append(seed)
+        for seed, unusual in unusual_inputs(runs).items():
+            words = [f"most of the row's other seeds ({what})" for what in unusual if what in OWN_INPUTS]
+            words += [f"most other runs here ({what})" for what in runs[seed].unusual_benchmarks]
+            for each in words:
+                said.setdefault(f"made with other files than {each}", []).append(seed)
         return tuple(f"{_named(seeds)}: {words}" for words, seeds in said.items() if seeds)
 
     @property

@@ -30,18 +30,18 @@ _ONE_LINE = 8
 def text(table: Table, width: int = WIDTH) -> str:
     """The table as plain text, `width` columns wide at most unless the numbers themselves take more."""
     stream = io.StringIO()
-    console = Console(file=stream, width=max(width, _needed_width(table)), color_system=None, legacy_windows=False)
-    console.print(renderable(table, width), soft_wrap=False)
+    widths = _widths(table, width)
+    console = Console(file=stream, width=max(width, _taken(widths)), color_system=None, legacy_windows=False)
+    console.print(_laid_out(table, width, widths), soft_wrap=False)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def renderable(table: Table, width: int = WIDTH) -> RenderableType:
     """The table for a rich console: rows by panel, comparisons, footnotes."""
-    widths = _widths(table, roomy=True)
-    if _taken(widths) > width:
-        widths = _widths(table)
-    if width - _taken(widths) >= len(widths):
-        widths = [each + 1 for each in widths]
+    return _laid_out(table, width, _widths(table, width))
+
+
+def _laid_out(table: Table, width: int, widths: Sequence[int]) -> Group:
     label_width = max(_LABEL_WIDTH, width - sum(widths) - len(widths))
     parts: list[RenderableType] = [Text(lines.caption(table), style="bold"), Text("")]
     for number, block in enumerate(lines.blocks(table)):
@@ -101,7 +101,7 @@ def _stack(first: Text, *below: str) -> Text:
 def _header(label: str, width: int) -> str:
     """A label in lines of at most `width`, broken where it may be: at spaces, after hyphens and inside CamelCase."""
     held: list[str] = []
-    for piece in re.split(r"(?<= )|(?<=-)|(?<=[a-z])(?=[A-Z])", label):
+    for piece in _pieces(label):
         if held and len((held[-1] + piece).rstrip()) <= width:
             held[-1] += piece
         else:
@@ -109,35 +109,41 @@ def _header(label: str, width: int) -> str:
     return "\n".join(line.rstrip() for line in held)
 
 
-def _header_width(label: str, lines: int) -> int:
-    """The least width in which a label takes no more than `lines` lines; one where it is short."""
-    widths = range(1, len(label)) if len(label) > _ONE_LINE else ()
-    return next((width for width in widths if _fits(_header(label, width), width, lines)), len(label))
+def _pieces(label: str) -> list[str]:
+    return re.split(r"(?<= )|(?<=-)|(?<=[a-z])(?=[A-Z])", label)
 
 
-def _fits(text: str, width: int, lines: int) -> bool:
-    held = text.splitlines()
-    return len(held) <= lines and max(map(len, held)) <= width
+def _header_width(label: str, *, roomy: bool) -> int:
+    """The least width that a label takes: in two lines at most where it is roomy, in one where it is short."""
+    if len(label) <= _ONE_LINE:
+        return len(label)
+    pieces = _pieces(label)
+    if not roomy:
+        return max(len(piece.rstrip()) for piece in pieces)
+    ends = range(1, len(pieces) + 1)
+    return min(max(len("".join(part).rstrip()) for part in (pieces[:end], pieces[end:])) for end in ends)
 
 
-def _widths(table: Table, *, roomy: bool = False) -> list[int]:
-    """Columns that hold their widest line: benchmarks, average, macro. Headers are of two lines where it is roomy."""
-    widths = []
+def _widths(table: Table, width: int) -> list[int]:
+    """Columns that hold their widest line: benchmarks, average, macro. Headers take two lines where `width` has room
+    for that, else more; what is left is spread."""
+    held = []
     for column in table.columns:
-        cells = [_cell(row.cells[column.name], row.cells[column.name].percent).plain for row in table.all_rows]
-        header = _header_width(column.label, 2 if roomy else len(column.label))
-        widths.append(max(_longest(cells), header))
+        cells = [row.cells[column.name] for row in table.all_rows]
+        held.append(_longest([_cell(cell, cell.percent).plain for cell in cells]))
     averages = [_average(row, row.average.generation_weighted).plain for row in table.all_rows]
     macros = [_macro(row, row.average.macro).plain for row in table.all_rows]
-    return [*widths, _longest([lines.AVERAGE, *averages]), _longest([lines.MACRO, *macros])]
+    last = [_longest([lines.AVERAGE, *averages]), _longest([lines.MACRO, *macros])]
+    for roomy in (True, False):
+        headers = [_header_width(column.label, roomy=roomy) for column in table.columns]
+        widths = [*map(max, held, headers), *last]
+        if _taken(widths) <= width:
+            break
+    return [each + 1 for each in widths] if width - _taken(widths) >= len(widths) else widths
 
 
 def _longest(held: Sequence[str]) -> int:
     return max((len(line) for each in held for line in each.splitlines()), default=0)
-
-
-def _needed_width(table: Table) -> int:
-    return _taken(_widths(table))
 
 
 def _taken(widths: Sequence[int]) -> int:

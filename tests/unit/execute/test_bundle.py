@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import sys
 import tarfile
@@ -119,19 +120,24 @@ def test_a_figure_is_drawn_from_the_archive_by_the_command_that_it_names(home, t
     assert (elsewhere / "dynamics.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_the_token_files_that_a_page_shows_are_packed(home, tmp_path, monkeypatch):
+def test_the_token_files_that_a_page_shows_are_packed(home, tmp_path, capsys, monkeypatch):
     folders = sorted(map(RunFolder, home.glob("runs/tepo-nano-*")), key=lambda each: each.name)
     response = {name: [0.5] * 4 for name in TOKEN_COLUMNS}
     for folder in folders:
         for step in (1, 2, 3):
             write_json(folder.tokens(step), {"step": step, "groups": [{"problem": "p", "responses": [response]}]})
-    families = {folder.run()["family"] for folder in folders}
-    monkeypatch.setattr(page_tokens, "PAGE_TOKENS", len(folders) * 8)
-    write_bundle(tmp_path / "x.tgz", home, families=families, tables={}, report="table3", arguments=())
-    packed = unpack(tmp_path / "x.tgz", tmp_path / "elsewhere")
-    assert {each.name: RunFolder(packed / "runs" / each.name).token_steps() for each in folders} == {
-        each.name: [2, 3] for each in folders
-    }
+    # Room for two steps of each of two runs, which is room for four of one.
+    monkeypatch.setattr(page_tokens, "PAGE_TOKENS", 16)
+    for seeds, steps in (((1, 2), [[2, 3], [2, 3]]), ((1,), [[1, 2, 3], []])):
+        asked = ("panel-e", *SMALL, "trainer.steps=4", f"seeds={list(seeds)}", "--home", str(home))
+        archive, page = tmp_path / f"{len(seeds)}.tgz", tmp_path / f"{len(seeds)}.html"
+        tepo_lab(capsys, monkeypatch, "bundle", *asked, "--out", str(archive))
+        tepo_lab(capsys, monkeypatch, "report", *asked, "--page", "--out", str(page))
+        packed = unpack(archive, tmp_path / f"elsewhere-{len(seeds)}")
+        assert [RunFolder(packed / "runs" / each.name).token_steps() for each in folders] == steps
+        (shown,) = re.findall(r'id="token-data">(.*?)</script>', page.read_text(), re.DOTALL)
+        runs = {each["run"]: [step["step"] for step in each["steps"]] for each in json.loads(shown)}
+        assert [runs.get(each.name, []) for each in folders] == steps
 
 
 def test_a_file_that_is_there_is_not_overwritten(home, tmp_path):

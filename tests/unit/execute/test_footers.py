@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tepo_lab.execute.footers import condition_told, generations_of, recorded_generations
+from tepo_lab.execute.footers import condition_told, generations_of
 from tepo_lab.execute.mend import set_aside_damaged
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.schema.record import RunFolder
@@ -76,7 +76,7 @@ def test_what_was_found_when_the_file_was_read_in_full_counts(tmp_path, suite):
 
 
 def test_a_run_json_says_how_many_generations_there_must_be(suite):
-    values = {"suite": suite.model_dump(mode="json")}
-    assert recorded_generations(values) == generations_of(suite)
-    for damaged in ({}, {"suite": None}, {"suite": {"benchmarks": [1]}}, {"suite": {"benchmarks": {"sum3": {}}}}):
-        assert recorded_generations(damaged) is None
+    counted = sum(each.problems * each.samples for each in suite.benchmarks.values())
+    assert generations_of(suite) == generations_of(suite.model_dump(mode="json")) == counted
+    for damaged in (None, {}, {"benchmarks": [1]}, {"benchmarks": {"sum3": {}}}):
+        assert generations_of(damaged) is None

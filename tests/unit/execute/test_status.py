@@ -13,7 +13,7 @@ from tepo_lab.errors import ConfigError
 from tepo_lab.execute.chosen import chosen_folders
 from tepo_lab.execute.executor import prepare_folder, write_sweep
 from tepo_lab.execute.lease import Lease
-from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.ledger import FAULT, entry
 from tepo_lab.execute.status import (
     Status,
     as_json,
@@ -101,7 +101,8 @@ def test_a_run_that_lost_its_evaluation_and_its_checkpoints_is_blocked(tmp_path,
     cause = causes([folder])[0]
     assert (cause.kind, cause.runs, cause.mend) == ("damaged", [folder.name], f"remove {folder.path} to run it anew.")
     folder.checkpoint(steps).mkdir(parents=True)
-    assert (status_of(folder).state, causes([folder])) == ("interrupted", [])
+    assert status_of(folder).state == "interrupted"
+    assert [each.kind for each in causes([folder])] == ["stopped"]
 
 
 def test_an_evaluation_not_graded_in_full_is_told_before_the_sweep_is_run_again(tmp_path, expansion):
@@ -118,7 +119,31 @@ def test_an_evaluation_not_graded_in_full_is_told_before_the_sweep_is_run_again(
     told = status_of(folder)
     assert (told.state, told.is_over) == ("interrupted", False)
     assert told.seconds_left == spec.profile.estimates.evaluation_seconds + (0 if told.step == spec.steps else None)
+    assert told.detail == f"its evaluation is {FAULT}; the command that ran it makes it anew"
+    (cause,) = causes([folder])
+    assert (cause.kind, cause.error) == ("stopped", f"its evaluation is {FAULT}")
+    assert cause.mend == "give the same command again; it makes the evaluation anew."
+
+
+def test_the_evaluation_of_a_run_asked_for_more_steps_is_not_said_to_be_made_anew(tmp_path, expansion):
+    folder, spec = begin(tmp_path, expansion, 0), expansion.runs[0].spec
+    append_line(folder.events_file, {"time": 9.0, "event": "complete", "step": 4})
+    folder.checkpoint(4).mkdir(parents=True)
+    write_evaluation(folder, 4, spec.suite, ungraded=3)
+    told = status_of(folder)
+    assert (told.state, told.detail) == ("interrupted", "the command that ran it goes on from here")
     assert causes([folder]) == []
+
+
+def test_runs_to_be_evaluated_again_are_told_apart_from_those_that_died(tmp_path, expansion):
+    died, *lacking = (begin(tmp_path, expansion, number) for number in range(3))
+    for folder in lacking:
+        append_line(folder.events_file, {"time": 9.0, "event": "collapsed", "step": 4, "rule": "reward/mean < 0.02"})
+        folder.checkpoint(4).mkdir(parents=True)
+    assert [(each.kind, len(each.runs), each.mend.partition("; ")[2]) for each in causes([died, *lacking])] == [
+        ("stopped", 2, "it makes the evaluation anew."),
+        ("stopped", 1, "it goes on from the newest checkpoint."),
+    ]
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path):

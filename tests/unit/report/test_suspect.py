@@ -139,14 +139,55 @@ def test_seeds_with_the_same_reason_are_named_together(home: SyntheticHome) -> N
     assert row.provenance == ("seed 2: from a changed source tree",)
 
 
+def made_from(home: SyntheticHome, arm: str, seed: int, **digests: str) -> None:
+    """A run of local files: `training` data, a `model`, or benchmarks by name."""
+    files = {what: {"path": f"{what}.jsonl", "sha256": {f"{what}.jsonl": each}} for what, each in digests.items()}
+    model = {"model": files.pop("model")} if "model" in files else {}
+    training = {"training": files.pop("training")} if "training" in files else {}
+    provenance = {**model, "data": {**training, "benchmarks": files}}
+    home.run(arm, seed, columns=columns_of(SUITE, RIGHT), provenance=provenance)
+
+
 def test_a_seed_made_from_other_files_than_the_rest_is_marked(home: SyntheticHome) -> None:
     home.want("plain", (1, 2, 3))
     for seed, digest in ((1, "aa"), (2, "bb"), (3, "aa")):
-        data = {"training": {"path": "own.jsonl", "sha256": {"own.jsonl": digest}}, "benchmarks": {}}
-        home.run("plain", seed, columns=columns_of(SUITE, RIGHT), provenance={"data": data})
+        made_from(home, "plain", seed, training=digest)
     (row,) = home.table().rows
-    assert row.provenance == ("seed 2: made with other files than most runs here (training data)",)
+    assert row.provenance == ("seed 2: made with other files than most of the row's other seeds (training data)",)
     assert "complete, other files" in render(home.table(), "text")
+
+
+@pytest.mark.parametrize("what", ["training", "model"])
+def test_rows_may_differ_in_data_and_model(home: SyntheticHome, what: str) -> None:
+    for arm, digest in (("plain", "aa"), ("other", "bb"), ("third", "aa")):
+        home.want(arm, (1, 2))
+        for seed in (1, 2):
+            made_from(home, arm, seed, **{what: digest})
+    # Seeds that the row has not do not speak for it.
+    for seed in (3, 4, 5):
+        made_from(home, "other", seed, **{what: "aa"})
+    assert [row.provenance for row in home.table().rows] == [()] * 3
+
+
+def test_where_no_files_are_the_usual_ones_all_are_marked(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2, 3))
+    made_from(home, "plain", 1, model="aa", training="aa")
+    made_from(home, "plain", 2, model="bb", training="aa")
+    # Of the third one no file is known.
+    made_from(home, "plain", 3)
+    (row,) = home.table().rows
+    assert row.provenance == ("seeds 1 2: made with other files than most of the row's other seeds (model)",)
+
+
+def test_benchmarks_must_be_the_same_in_all_runs(home: SyntheticHome) -> None:
+    for arm, digest in (("plain", "aa"), ("other", "bb"), ("third", "aa")):
+        home.want(arm, (1, 2))
+        for seed in (1, 2):
+            made_from(home, arm, seed, greedy=digest)
+    said = "seeds 1 2: made with other files than most other runs here (benchmark greedy)"
+    assert [row.provenance for row in home.table().rows] == [(), (said,), ()]
+    del home.rows["third"]
+    assert [row.provenance for row in home.table().rows] == [(said,), (said,)]
 
 
 def test_other_code_is_marked_and_a_changed_tree_before_it_too(home: SyntheticHome) -> None:
