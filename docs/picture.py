@@ -11,7 +11,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from tepo_lab.report.text import WIDTH, renderable
-from tepo_lab.tables import build_tables
+from tepo_lab.tables import resolved_reports, tables_of
 
 #: As rich draws a terminal, with the reader's own monospaced font: the picture fetches nothing.
 SVG = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
@@ -21,7 +21,7 @@ SVG = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTA
 
 def picture(home: Path) -> str:
     """The table of panel E as a picture of a terminal."""
-    (table,) = build_tables(home, "table3", ["profile=nano"], panels=["e"])
+    (table,) = tables_of(home, resolved_reports(home, "table3", ["profile=nano"], panels=["e"]))
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(renderable(table, WIDTH))
     return console.export_svg(title="tepo-lab run panel-e", code_format=SVG, unique_id="panel-e")
