@@ -20,7 +20,7 @@ OUTAGE_SECONDS = 10.0
 
 
 class MirrorThread:
-    """Runs a `Mirror` in a daemon thread, so that neither importing mlflow nor a slow server holds up the sweep.
+    """Runs a `Mirror` in a daemon thread, so that no slow server holds up the sweep.
 
     mirror = MirrorThread(home, None, "panel-e", lambda: folders, print)
     mirror.start()
@@ -54,6 +54,9 @@ class MirrorThread:
 
     def start(self) -> None:
         """Begin to mirror."""
+        # Tune imports mlflow too, as it starts. Two threads that do so at once can meet it half made.
+        import tepo_lab.track.mirror  # noqa: F401
+
         self._thread.start()
 
     def log_table(self, text: str, table: Any, page: str | None = None) -> None:
@@ -76,7 +79,7 @@ class MirrorThread:
         return self._in_step
 
     def _run(self) -> None:
-        # mlflow takes seconds to import, and the first run's start needs the cores.
+        # The database takes seconds to make, and the first run's start needs the cores.
         while not self._stopping.wait(self._every_seconds) and not any(map(_has_results, self._folders())):
             pass
         from tepo_lab.track.mirror import Mirror
