@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from tepo_lab.errors import RecordError
+from tepo_lab.schema.run_file import fault_of
 
 #: Columns of generations/*.parquet. `correct` is 0 or 1; `tokens` counts the response with its end token.
 GENERATION_COLUMNS = (
@@ -86,19 +86,6 @@ _FINITE = sys.float_info.max
 
 #: What mends a damaged run.json.
 _MEND = "the command that ran it writes it anew."
-
-#: What every reader of a run.json takes for granted, by dotted key.
-_NEEDED = {"id": str, "family": str, "spec.arm.name": str, "spec.seed": int, "spec.trainer.steps": int}
-
-#: What may be missing, and is of this type where it is not.
-_OPTIONAL = {
-    "provenance": dict,
-    "provenance.commit": str,
-    "earlier_provenance": list,
-    "spec.profile": dict,
-    "spec.rollout": dict,
-    "spec.resources": dict,
-}
 
 _PARQUET_MARK = b"PAR1"
 
@@ -197,7 +184,7 @@ class RunFolder:
             raise RecordError(f"{self.run_file} is missing: the folder holds no run; remove it.") from None
         except (ValueError, RecursionError) as error:
             raise RecordError(f"{self.run_file} is damaged ({error}): {_MEND}") from None
-        if (fault := _fault_of(values) or _other_run(values, self.name)) is not None:
+        if (fault := fault_of(values, self.name)) is not None:
             raise RecordError(f"{self.run_file} is damaged ({fault}): {_MEND}")
         run: dict[str, Any] = values
         return run
@@ -206,30 +193,6 @@ class RunFolder:
 def step_of(path: Path) -> int:
     """The step in the name of a checkpoint or a file, such as step-000020.parquet."""
     return int(path.name.partition(".")[0].removeprefix("step-"))
-
-
-def _fault_of(run: Any) -> str | None:
-    """What is wrong with the values of a run.json, in a phrase; None when they are those of a run."""
-    if not isinstance(run, dict):
-        return "not a mapping"
-    for key, kind in (_NEEDED | _OPTIONAL).items():
-        value: Any = run
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is None and key in _NEEDED:
-            return f"it has no {key}"
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            return f"its {key} is not what it must be"
-    return None
-
-
-def _other_run(run: Mapping[str, Any], name: str) -> str | None:
-    """Where a run's values are another one's than its folder's name, which ends with its seed and id; else None."""
-    named = re.search(r"-s(\d+)-([0-9a-f]{8})$", name)
-    seed, identity = run["spec"]["seed"], run["id"]
-    if named is None or (seed == int(named[1]) and identity.startswith(named[2])):
-        return None
-    return f"it is of seed {seed} and id {identity[:8]}, its folder of seed {named[1]} and id {named[2]}"
 
 
 def run_folders(home: Path) -> list[RunFolder]:

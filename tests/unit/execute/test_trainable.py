@@ -6,6 +6,7 @@ import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from ray.tune.experiment import Trial
+from ray.tune.registry import register_trainable
 
 from tepo_lab.execute.hub import HubUnreachableError
 from tepo_lab.execute.lease import is_held
@@ -35,9 +36,10 @@ def config(small_run):
 
 def test_the_driver_forgets_the_results_of_ended_trials(capsys):
     """Tune itself keeps some 20 kB of each as long as the sweep goes on."""
+    register_trainable("trial", TrialTrainable)
     ends, trials = Ends(), []
     for _ in range(2):
-        trial = Trial("trial", stub=True, config={"folder": "runs/one"})
+        trial = Trial("trial", config={"folder": "runs/one"})
         trial.update_last_result({"trial_id": trial.trial_id, "training_iteration": 1, "step": 3, "time_total_s": 2.0})
         assert trial.run_metadata.metric_n_steps
         trials.append(trial)
