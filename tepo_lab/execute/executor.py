@@ -100,6 +100,9 @@ class Executor:
             check_reachable(self.address)
         import ray
 
+        # What Tune left of a Ray that died asks Ray to remove its placement groups when it is collected, and waits a
+        # minute for one that is dead: here there is none to ask.
+        gc.collect()
         try:
             ray.init(
                 address=self.address or "local",
@@ -152,7 +155,6 @@ class Executor:
         import ray
 
         # An object reference that another thread's garbage collection finds while Ray shuts down ends the process.
-        gc.collect()
         gc.disable()
         try:
             ray.shutdown()
@@ -193,6 +195,8 @@ class Executor:
             with interrupt:
                 for group in _same_resources(pending):
                     self._fit(group, stop, expansion.sweep.search, storage)
+                    # What Tune leaves asks Ray to remove its placement groups, while Ray can answer.
+                    gc.collect()
         except KeyboardInterrupt:
             if lost.is_set():
                 raise ClusterLostError(_LOST) from None
