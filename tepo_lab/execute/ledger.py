@@ -46,8 +46,17 @@ ACTIONS: dict[State, Action] = {
     "failed": "retry",
 }
 
-#: What an evaluation may be whose run has come to its end.
-FAULT = "damaged, not graded in full, or gone"
+
+@dataclass(frozen=True)
+class EndFault:
+    """What is amiss with the evaluation at a run's end, and the mend; lost when nothing is left to make it from."""
+
+    said: str
+    mend: str
+    is_lost: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.said}; {self.mend}"
 
 
 @dataclass(frozen=True)
@@ -104,23 +113,22 @@ def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, ov
     Args: `steps` that it has behind it; `over`, whether it has nothing left to do.
     """
     last: Mapping[str, Any] = events[-1] if events else {"event": None}
-    if (lost := lost_for_good(folder, events, spec.steps, generations_of(spec.suite))) is not None:
-        return "damaged", "; ".join(lost)
+    if (fault := fault_at_end(folder, events, spec.steps, generations_of(spec.suite))) is not None:
+        if fault.is_lost:
+            return "damaged", str(fault)
+        if not over:
+            return "interrupted", f"{last['event']} at step {last['step']}; {fault}"
     match last["event"]:
         case "stopped":
             return "stopped", f"stopped at step {last['step']} by the search ({last['by']})"
         case "failed":
             return "failed", f"failed ({last['kind']}): {last['error']}"
-        case "collapsed" if over:
-            return "collapsed", f"collapsed at step {last['step']} ({last['rule']})"
         case "collapsed":
-            return "interrupted", f"collapsed at step {last['step']}, its evaluation is {FAULT} and will be made anew"
+            return "collapsed", f"collapsed at step {last['step']} ({last['rule']})"
         case "complete" if over:
             return "complete", f"complete at step {steps}"
         case "complete":
             first = _lacking(folder, spec, events)[0]
-            if first == steps:
-                return "interrupted", f"complete at step {steps}, its evaluation is {FAULT} and will be made anew"
             if first < steps and not makes_again(folder, first):
                 return "past", f"at step {steps}, past {first} without an evaluation there; {anew(folder)}"
             return "partial", f"complete at step {steps}, asked for {spec.steps}"
@@ -145,24 +153,28 @@ def _is_over(folder: RunFolder, spec: RunSpec, events: Events) -> bool:
     return bool(last["event"] == "stopped")
 
 
-def lost_for_good(folder: RunFolder, events: Events, steps: int, generations: int | None) -> tuple[str, str] | None:
-    """What a run that trained to its end has lost, and the mend, when that is the evaluation there and every checkpoint
-    to make it from; else None.
+def fault_at_end(folder: RunFolder, events: Events, steps: int, generations: int | None) -> EndFault | None:
+    """What is amiss with the evaluation at the end of a run that has trained to its end; else None.
 
+    A run that a search has stopped is left as it is, and one that is asked for more steps goes on with those.
     Args: `events`, its last ones; `steps`, how many it is asked for; `generations` of an evaluation.
     """
     last: Mapping[str, Any] = events[-1] if events else {}
     step = last.get("step")
-    if not isinstance(step, int) or step == 0:
+    if not isinstance(step, int):
         return None
     if last.get("event") != "collapsed" and (last.get("event") != "complete" or step < steps):
         return None
-    if folder.checkpoint_steps() or (found := condition_told(folder, step, generations, events)) == "whole":
+    found = condition_told(folder, step, generations, events)
+    if found == "whole":
         return None
+    if step == 0 or folder.checkpoint_steps():
+        fault = "its evaluation is damaged, not graded in full, or gone"
+        return EndFault(fault, "the same command again makes it anew", is_lost=False)
     if found == "lacks grades":
         mend = f"tepo-lab regrade {folder.name} gives it the grades that it lacks"
-        return f"its evaluation at step {step} is not graded in full, and its checkpoints are gone", mend
-    return f"its evaluation at step {step} is damaged or gone, and so are its checkpoints", anew(folder)
+        return EndFault(f"its evaluation at step {step} is not graded in full, and its checkpoints are gone", mend)
+    return EndFault(f"its evaluation at step {step} is damaged or gone, and so are its checkpoints", anew(folder))
 
 
 def anew(folder: RunFolder) -> str:

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.footers import condition_told, generations_of
+from tepo_lab.execute.footers import generations_of
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.ledger import FAULT, lost_for_good
+from tepo_lab.execute.ledger import fault_at_end
 from tepo_lab.execute.progress import PACE_STEPS, counted, duration, evaluation_seconds, pace
 from tepo_lab.schema.record import RunFolder, tail
 
@@ -100,15 +100,11 @@ def _state(folder: RunFolder, events: Sequence[dict[str, Any]], steps: int, gene
         return "running", ""
     last = events[-1] if events else {}
     event = last.get("event")
-    if event in ("complete", "collapsed"):
-        step = int(last.get("step") or 0)
-        if condition_told(folder, step, generations, events) == "whole":
-            return event, str(last.get("rule", ""))
-        if (lost := lost_for_good(folder, events, steps, generations)) is not None:
-            return "blocked", "; ".join(lost)
-        # A complete run that is asked for more steps since goes on with those.
-        if event == "collapsed" or step >= steps:
-            return "interrupted", f"its evaluation is {FAULT}; the command that ran it makes it anew"
+    if (fault := fault_at_end(folder, events, steps, generations)) is not None:
+        return "blocked" if fault.is_lost else "interrupted", str(fault)
+    # A complete run that is asked for more steps since goes on with those.
+    if event == "collapsed" or (event == "complete" and int(last.get("step") or 0) >= steps):
+        return event, str(last.get("rule", ""))
     if event == "stopped":
         return "stopped", f"by the search ({last.get('by')})"
     if event == "failed":

@@ -11,9 +11,9 @@ from rich.console import Group
 from rich.text import Text
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.footers import condition_told, generations_of
+from tepo_lab.execute.footers import generations_of
 from tepo_lab.execute.lease import is_held
-from tepo_lab.execute.ledger import FAULT, lost_for_good
+from tepo_lab.execute.ledger import fault_at_end
 from tepo_lab.schema.record import RunFolder
 
 #: Lines of trial.log shown for a cause.
@@ -115,18 +115,11 @@ def _cause(folder: RunFolder) -> Cause | None:
 
 def _cause_at_end(folder: RunFolder, events: list[dict[str, Any]], spec: dict[str, Any]) -> Cause | None:
     """What is amiss with a run that has come to its end: the evaluation there is not whole."""
-    last, generations = events[-1], generations_of(spec.get("suite"))
     steps = int(spec["trainer"]["steps"]) if spec["arm"].get("trained", True) else 0
-    if lost := lost_for_good(folder, events, steps, generations):
-        return Cause("damaged", "", lost[0], f"{lost[1]}.")
-    step = int(last.get("step") or 0)
-    # A run that a search has stopped is left as it is; a complete one asked for more steps since goes on with those.
-    is_remade = last["event"] == "collapsed" or (last["event"] == "complete" and step >= steps)
-    if not is_remade or condition_told(folder, step, generations, events) == "whole":
+    fault = fault_at_end(folder, events, steps, generations_of(spec.get("suite")))
+    if fault is None:
         return None
-    return Cause(
-        "stopped", "", f"its evaluation is {FAULT}", "give the same command again; it makes the evaluation anew."
-    )
+    return Cause("damaged" if fault.is_lost else "stopped", "", fault.said, f"{fault.mend}.")
 
 
 def _machine_mend(error: str) -> str:

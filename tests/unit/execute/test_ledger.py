@@ -68,7 +68,7 @@ def test_every_state_follows_from_the_records(tmp_path, run):
     assert "its evaluation at step 4 is damaged or gone, and so are its checkpoints" in entry(tmp_path, run).reason
     found.folder.checkpoint(2).mkdir(parents=True)
     assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("interrupted", "resume")
-    assert "damaged, not graded in full, or gone and will be made anew" in entry(tmp_path, run).reason
+    assert "damaged, not graded in full, or gone; the same command again makes it anew" in entry(tmp_path, run).reason
     evaluated(found, 4)
     assert (entry(tmp_path, run).state, entry(tmp_path, run).action) == ("complete", "skip")
 
@@ -118,7 +118,7 @@ def test_a_collapsed_run_is_a_result_and_not_run_again(tmp_path, run):
     add(found, "collapsed", 3, rule="reward/mean < 0.02")
     found.folder.checkpoint(3).mkdir(parents=True)
     assert entry(tmp_path, run).action == "resume"
-    assert "collapsed at step 3, its evaluation is damaged, not graded in full, or gone" in entry(tmp_path, run).reason
+    assert "collapsed at step 3; its evaluation is damaged, not graded in full, or gone" in entry(tmp_path, run).reason
     evaluated(found, 3)
     found = entry(tmp_path, run)
     assert (found.action, found.reason) == ("skip", "collapsed at step 3 (reward/mean < 0.02)")

@@ -10,7 +10,7 @@ import pytest
 
 from tepo_lab.evaluate.suite import write_generations
 from tepo_lab.execute.footers import generations_of
-from tepo_lab.execute.ledger import lost_for_good
+from tepo_lab.execute.ledger import fault_at_end
 from tepo_lab.execute.mend import condition_of, lacks_grades_alone, marked_steps, set_aside_damaged
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.schema.generations import LASTING
@@ -145,9 +145,10 @@ def test_generations_that_lack_grades_alone_are_told_from_others(tmp_path):
         write_generations(folder.generations(20), rows if lacking else rows[:-1])
         assert set_aside_damaged(folder, suite) == []
         assert (20 in marked_steps(folder), lacks_grades_alone(folder, 20)) == (True, lacking)
-        said, mend = lost_for_good(folder, folder.events(), 20, generations_of(suite))
-        assert ("is not graded in full" if lacking else "is damaged or gone") in said
-        assert mend.startswith("tepo-lab regrade" if lacking else "remove ")
+        fault = fault_at_end(folder, folder.events(), 20, generations_of(suite))
+        assert fault.is_lost
+        assert ("is not graded in full" if lacking else "is damaged or gone") in fault.said
+        assert fault.mend.startswith("tepo-lab regrade" if lacking else "remove ")
 
 
 def test_nothing_set_aside_is_overwritten(tmp_path):

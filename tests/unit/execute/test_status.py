@@ -13,7 +13,7 @@ from tepo_lab.errors import ConfigError
 from tepo_lab.execute.chosen import chosen_folders
 from tepo_lab.execute.executor import prepare_folder, write_sweep
 from tepo_lab.execute.lease import Lease
-from tepo_lab.execute.ledger import FAULT, entry
+from tepo_lab.execute.ledger import entry
 from tepo_lab.execute.status import (
     Status,
     as_json,
@@ -66,13 +66,17 @@ def test_every_state_is_told_with_step_reward_and_time_left(tmp_path, expansion)
     with Lease(folder):
         assert status_of(folder).state == "running"
     write_evaluation(folder, 4, spec.suite)
+    # Complete at as many steps as it was asked for before.
+    append_line(folder.events_file, {"time": 9.0, "event": "complete", "step": 4})
+    assert (status_of(folder).state, status_of(folder).is_over) == ("interrupted", False)
+    write_evaluation(folder, spec.steps, spec.suite)
     for event, details, said in (
-        ("complete", {}, ""),
+        ("complete", {"step": spec.steps}, ""),
         ("collapsed", {"rule": "reward/mean < 0.02"}, "reward/mean < 0.02"),
         ("stopped", {"by": "asha"}, "by the search (asha)"),
         ("failed", {"kind": "user", "error": "no such model"}, "user: no such model"),
     ):
-        append_line(folder.events_file, {"time": 9.0, "event": event, "step": 4, **details})
+        append_line(folder.events_file, {"time": 9.0, "event": event, "step": 4} | details)
         told = status_of(folder)
         assert (told.state, told.detail, told.seconds_left, told.is_over) == (event, said, None, True)
 
@@ -119,10 +123,11 @@ def test_an_evaluation_not_graded_in_full_is_told_before_the_sweep_is_run_again(
     told = status_of(folder)
     assert (told.state, told.is_over) == ("interrupted", False)
     assert told.seconds_left == spec.profile.estimates.evaluation_seconds + (0 if told.step == spec.steps else None)
-    assert told.detail == f"its evaluation is {FAULT}; the command that ran it makes it anew"
+    fault = "its evaluation is damaged, not graded in full, or gone"
+    assert told.detail == f"{fault}; the same command again makes it anew"
     (cause,) = causes([folder])
-    assert (cause.kind, cause.error) == ("stopped", f"its evaluation is {FAULT}")
-    assert cause.mend == "give the same command again; it makes the evaluation anew."
+    assert (cause.kind, cause.error) == ("stopped", fault)
+    assert cause.mend == "the same command again makes it anew."
 
 
 def test_the_evaluation_of_a_run_asked_for_more_steps_is_not_said_to_be_made_anew(tmp_path, expansion):
@@ -140,9 +145,9 @@ def test_runs_to_be_evaluated_again_are_told_apart_from_those_that_died(tmp_path
     for folder in lacking:
         append_line(folder.events_file, {"time": 9.0, "event": "collapsed", "step": 4, "rule": "reward/mean < 0.02"})
         folder.checkpoint(4).mkdir(parents=True)
-    assert [(each.kind, len(each.runs), each.mend.partition("; ")[2]) for each in causes([died, *lacking])] == [
-        ("stopped", 2, "it makes the evaluation anew."),
-        ("stopped", 1, "it goes on from the newest checkpoint."),
+    assert [(each.kind, len(each.runs), each.mend) for each in causes([died, *lacking])] == [
+        ("stopped", 2, "the same command again makes it anew."),
+        ("stopped", 1, "give the same command again; it goes on from the newest checkpoint."),
     ]
 
 
