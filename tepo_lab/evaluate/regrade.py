@@ -6,7 +6,7 @@ import io
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def regrade(folder: RunFolder) -> Regraded:
     total = changed = 0
     for step in folder.evaluated_steps():
         rows, different = _regrade_file(folder.generations(step), spec)
-        scores = {name: {"correct": count.correct, "graded": count.graded} for name, count in counts(rows).items()}
+        scores = {name: asdict(count) for name, count in counts(rows).items()}
         recorded.append(
             {"event": "evaluated", "step": step, "benchmarks": scores, "grader": GRADER, "grades_changed": different}
         )
