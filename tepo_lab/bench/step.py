@@ -132,6 +132,9 @@ class TimedEngine:
         with self.clock.phase("rollout"):
             return self.engine.generate(prompts, samples=samples, sampling=sampling, finished=finished)
 
+    def rest(self) -> None:
+        self.engine.rest()
+
     def sync_weights(self) -> None:
         self.engine.sync_weights()
 

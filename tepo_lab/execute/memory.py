@@ -31,9 +31,6 @@ from tepo_lab.schema.run import RunSpec
 #: CUDA's context, communication buffers and what the allocator cannot use.
 OVERHEAD_GB = 2.0
 
-#: Share of a GPU that vLLM plans with while it is awake (`tepo_lab.rollout.vllm_engine.GPU_MEMORY_SHARE`).
-VLLM_SHARE = 0.6
-
 #: Logits held at once, and how many tensors of that size (`tepo_lab.train.scoring.MAX_LOGITS`, `_token_scores`).
 MAX_LOGITS, LOGIT_COPIES = 2**29, 4
 
@@ -235,7 +232,7 @@ def _vllm_surplus(spec: RunSpec, memory: Memory, has: float) -> float:
     """GB by which vLLM's share of a GPU with `has` GB reaches beyond what it needs, where that decides."""
     if spec.rollout.engine != "vllm":
         return 0.0
-    return max(0.0, memory.resting + max(VLLM_SHARE * has, memory.engine) - memory.needed())
+    return max(0.0, memory.resting + max(spec.resources.sampler_memory_share * has, memory.engine) - memory.needed())
 
 
 def _mend(spec: RunSpec, memory: Memory, has: float) -> str:

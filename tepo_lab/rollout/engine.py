@@ -59,6 +59,10 @@ class Engine(Protocol):
         """
         ...
 
+    def rest(self) -> None:
+        """Leave to the trainer the memory that only sampling takes; the next `generate` takes it back."""
+        ...
+
     def sync_weights(self) -> None:
         """Make the next `generate` use the trainer's current weights."""
         ...

@@ -65,6 +65,9 @@ class TransformersEngine:
         #: Whether one mask of what is added to the scores serves all layers.
         self.takes_whole_masks = model.config._attn_implementation.endswith("sdpa") and attends_to_all(model)
 
+    def rest(self) -> None:
+        """Each `generate` gives back what it took."""
+
     def sync_weights(self) -> None:
         """The weights are the trainer's own."""
 

@@ -19,9 +19,6 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
 }
 
-#: Share of a GPU's memory that vLLM may plan with while it is awake; the trainer sleeps its own activations meanwhile.
-GPU_MEMORY_SHARE = 0.6
-
 #: Key/value cache on a CPU, in bytes.
 CPU_CACHE_BYTES = 256 * 2**20
 
@@ -31,7 +28,8 @@ class VllmEngine:
 
     Args: `model` the trainer's transformers model, whose weights `sync_weights` hands over; `checkpoint` the folder or
     hub name vLLM reads the architecture from, of `revision`; `dtype` it computes in; `max_tokens` prompt and response
-    together; `has_peers` whether other processes of torch's process group have an engine each, on GPUs of their own.
+    together; `memory_share` of a GPU that vLLM may plan with while it is awake; `has_peers` whether other processes of
+    torch's process group have an engine each, on GPUs of their own.
     Raises `ResourceError` when vLLM is not installed.
     """
 
@@ -45,6 +43,7 @@ class VllmEngine:
         max_tokens: int,
         sequences_per_batch: int,
         revision: str | None = None,
+        memory_share: float = 0.6,
         has_peers: bool = False,
     ) -> None:
         for name, value in ENVIRONMENT.items():
@@ -60,7 +59,7 @@ class VllmEngine:
         self.end_ids = sorted(set(end_ids))
         self.on_gpu = model.device.type == "cuda"
         placed: dict[str, Any] = (
-            {"enable_sleep_mode": True, "gpu_memory_utilization": GPU_MEMORY_SHARE}
+            {"enable_sleep_mode": True, "gpu_memory_utilization": memory_share}
             if self.on_gpu
             else {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE_BYTES}
         )
@@ -78,7 +77,7 @@ class VllmEngine:
             seed=0,
             **placed,
         )
-        self.is_current = False
+        self.is_current, self.is_asleep = False, False
 
     def generate(
         self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
@@ -93,10 +92,6 @@ class VllmEngine:
         for place, response in self._answers():
             found[place] = response
             finished(*divmod(place, samples), response)
-        if self.on_gpu:
-            # The trainer needs the memory now; level 2 lets go of the weights too, which will have changed anyway.
-            self.llm.sleep(level=2)
-            self.is_current = False
         return [[found[prompt * samples + sample] for sample in range(samples)] for prompt in range(len(prompts))]
 
     def _ask(self, place: int, prompt: Sequence[int], sampling: Sampling, seed: int) -> None:
@@ -127,6 +122,12 @@ class VllmEngine:
                 if answer.finished:
                     yield int(answer.request_id), _response(answer.outputs[0])
 
+    def rest(self) -> None:
+        """On a GPU, sleep: level 2 lets go of the weights too, which will have changed when it wakes."""
+        if self.on_gpu and not self.is_asleep:
+            self.llm.sleep(level=2)
+            self.is_current, self.is_asleep = False, True
+
     def sync_weights(self) -> None:
         """The next `generate` takes the trainer's weights over."""
         self.is_current = False
@@ -135,13 +136,14 @@ class VllmEngine:
         """Hand the trainer's weights over, and forget prefixes cached under the old ones."""
         if self.is_current:
             return
-        if self.on_gpu:
+        if self.is_asleep:
             self.llm.wake_up(tags=["weights"])
         self.llm.collective_rpc(
             "reload_weights", kwargs={"weights_iterator": self._weights(), "is_checkpoint_format": True}
         )
-        if self.on_gpu:
+        if self.is_asleep:
             self.llm.wake_up(tags=["kv_cache"])
+            self.is_asleep = False
         self.llm.reset_prefix_cache()
         self.is_current = True
 

@@ -263,6 +263,9 @@ class Resources(Strict):
         default="colocated", description="whether the rollout engine works on the learners' GPUs or on others"
     )
     gpu_memory_gb: Positive | None = Field(default=None, description="memory of one GPU, in 1e9 bytes; plans check it")
+    sampler_memory_share: Annotated[float, Field(gt=0, lt=1), NUMBER] = Field(
+        default=0.6, description="share of a GPU's memory that a colocated vLLM may plan with while it samples"
+    )
     max_retries: OrNone = Field(default=3, description="times a run is started again after a failure of the machine")
 
     @model_validator(mode="after")

@@ -53,5 +53,6 @@ def _own_engine(spec: RunSpec, loaded: LoadedModel, *, is_sharded: bool) -> Engi
         end_ids=loaded.end_ids,
         max_tokens=spec.rollout.max_prompt_tokens + max(spec.rollout.max_new_tokens, spec.suite.max_new_tokens),
         sequences_per_batch=spec.rollout.sequences_per_batch,
+        memory_share=spec.resources.sampler_memory_share,
         has_peers=is_sharded,
     )

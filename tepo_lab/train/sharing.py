@@ -30,6 +30,9 @@ class SharedEngine:
 
         return self.peers.divided(own, len(prompts))
 
+    def rest(self) -> None:
+        self.engine.rest()
+
     def sync_weights(self) -> None:
         self.engine.sync_weights()
 

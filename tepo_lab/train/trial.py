@@ -120,6 +120,7 @@ class Trial:
         clock = self._started_clock()
         step = self.position.step + 1
         experience = self.collector.collect(step, self.position.data)
+        self.engine.rest()
         sample = TokenSample(self.learner, experience.groups) if self._writes_tokens(step) else None
         learned = self.learner.learn(step, experience.groups)
         self.engine.sync_weights()

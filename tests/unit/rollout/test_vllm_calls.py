@@ -74,26 +74,33 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> VllmEngine:
         monkeypatch.setitem(sys.modules, name, module)
     made = VllmEngine.__new__(VllmEngine)
     made.model = torch.nn.Linear(2, 1, bias=False)
-    made.end_ids, made.on_gpu, made.is_current = [1], True, False
+    made.end_ids, made.on_gpu, made.is_current, made.is_asleep = [1], True, False, False
     made.llm = Recorder()
     return made
 
 
-def test_on_a_gpu_it_sleeps_after_each_batch_and_wakes_with_the_trainers_weights(engine: VllmEngine) -> None:
-    generate = ["wake weights", "reload_weights", "wake kv_cache", "reset", "generate", "sleep 2"]
+def test_on_a_gpu_it_sleeps_while_the_trainer_learns_and_wakes_with_its_weights(engine: VllmEngine) -> None:
+    awake = ["reload_weights", "reset", "generate", "generate"]
     ((response,),) = engine.generate([[5, 6]], samples=1, sampling=Sampling(1.0, 1))
     assert (response.token_ids, response.log_probs, response.truncated) == ((7,), (-0.5,), True)
-    assert engine.llm.calls == generate
+    engine.generate([[5, 6]], samples=1, sampling=Sampling(1.0, 1))
+    assert engine.llm.calls == awake
+    engine.rest()
+    engine.rest()
+    assert engine.llm.calls == [*awake, "sleep 2"]
     with torch.no_grad():
         engine.model.weight.fill_(3.0)
     engine.sync_weights()
-    engine.generate([[5, 6]], samples=1, sampling=Sampling(1.0, 1))
-    assert engine.llm.calls == generate * 2
+    for _ in range(2):
+        engine.generate([[5, 6]], samples=1, sampling=Sampling(1.0, 1))
+    woken = ["wake weights", "reload_weights", "wake kv_cache", "reset", "generate", "generate"]
+    assert engine.llm.calls == [*awake, "sleep 2", *woken]
     assert torch.equal(engine.llm.weights[1]["weight"], torch.full((1, 2), 3.0))
 
 
 def test_on_a_cpu_weights_are_taken_once_until_they_are_synced(engine: VllmEngine) -> None:
     engine.on_gpu = False
+    engine.rest()
     for _ in range(2):
         engine.generate([[5]], samples=1, sampling=Sampling(1.0, 1))
     assert engine.llm.calls == ["reload_weights", "reset", "generate", "generate"]

@@ -181,6 +181,24 @@ def test_without_dynamic_sampling_every_group_stays(small_run):
     assert folder.metrics()[0]["rollout/kept_groups"] == 16
 
 
+def test_the_sampler_rests_before_the_trainer_learns_and_takes_its_weights_after(small_run, monkeypatch):
+    trial = Trial(*small_run("tepo", "trainer.steps=2", "trainer.evaluate_at=[1]"))
+    order = []
+    for part, name in (
+        (trial.engine, "generate"),
+        (trial.engine, "rest"),
+        (trial.engine, "sync_weights"),
+        (trial.learner, "learn"),
+    ):
+        own = getattr(part, name)
+        monkeypatch.setattr(part, name, lambda *a, own=own, name=name, **k: order.append(name) or own(*a, **k))
+    while not trial.done:
+        trial.advance()
+    called = [name for name, before in zip(order, [None, *order], strict=False) if name != before]
+    # An evaluation and the next step's sampling have the same weights, and no rest between them.
+    assert called == ["generate", "rest", "learn", "sync_weights"] * 2 + ["generate"]
+
+
 def test_leftovers_of_a_killed_save_are_removed(small_run):
     spec, folder = small_run("grpo_dapo", "trainer.steps=2")
     leftover = folder.checkpoints / ".step-000001.123.partial"
