@@ -38,6 +38,10 @@ class ResourceError(TepoLabError):
     """The machine or the cluster lacks what a run asks for."""
 
 
+class MachineError(ResourceError):
+    """It lacks it for now, such as memory that others hold: the run is tried again."""
+
+
 #: Names listed where none is near; the rest are counted.
 LISTED = 20
 

@@ -145,7 +145,9 @@ def metrics(home: str | Path) -> pd.DataFrame:
 
     A value that was not finite, or that a run does not record, is NaN.
     """
-    rows = [_identity(spec, run) | line for spec, run in _found(home) for line in run.folder.whole_metrics()]
+    rows = [
+        _identity(spec, run) | line for spec, run in _found(home, metrics=True) for line in run.folder.whole_metrics()
+    ]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = dict.fromkeys([*IDENTITY, "step", *names])
     frame = _frame(rows, columns)
@@ -293,13 +295,13 @@ def theory(home: str | Path, seed: int = 0) -> pd.DataFrame:
     return _frame((each | each.pop("values") for each in checks), (*CHECK_COLUMNS, *values))
 
 
-def _found(home: str | Path) -> Iterator[tuple[dict[str, Any], FoundRun]]:
-    """The runs of a home by folder name, each with its resolved configuration."""
+def _found(home: str | Path, *, metrics: bool = False) -> Iterator[tuple[dict[str, Any], FoundRun]]:
+    """The runs of a home by folder name, each with its resolved configuration; with `metrics`, if those are whole."""
     if not Path(home).is_dir():
         raise ConfigError(f"--home {home}: there is no such folder; name the home that runs were made in.")
     records = list(readable_runs(Path(home), tell=True))
     values = {folder.path: record for folder, record in records}
-    for run in scan_of(records, ()).values():
+    for run in scan_of(records, (), metrics=metrics).values():
         if run.damaged is None:
             yield values[run.folder.path], run
 

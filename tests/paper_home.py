@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,10 @@ from tests.generation_columns import generation_columns
 
 
 def paper_run(
-    home: Path, arm: str, seed: int, steps: Iterable[int], percents: dict[str, float], profile: str = "qwen2.5-7b"
+    home: Path, arm: str, seed: int, steps: Sequence[int], percents: dict[str, float], profile: str = "qwen2.5-7b"
 ) -> RunFolder:
     """A complete run with evaluations at `steps`: each benchmark has `percents` of its generations right, at random."""
-    run = planned(compose_run(arm, profile, seed=seed))
+    run = planned(compose_run(arm, profile, (f"trainer.steps={max(steps)}",), seed=seed))
     folder = RunFolder(home / "runs" / run.folder)
     provenance = {"commit": "0123456789abcdef", "dirty": False}
     spec = run.spec.model_dump(mode="json")

@@ -17,8 +17,8 @@ from tepo_lab.schema.record import RunFolder, run_folders, tell_passed_over, wri
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
 
-#: Events that do not end a run. Any other is its state as long as it stands last.
-_PROGRESS = ("started", "resumed", "checkpoint", "evaluated")
+#: Events that end a run, and are its state as long as they stand last.
+_ENDS = ("complete", "collapsed", "stopped", "failed")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def regrade(folder: RunFolder) -> Regraded:
         total, changed = total + len(rows), changed + different
     if recorded:
         lines = [{"time": time.time(), **event} for event in recorded]
-        lines += [event for event in events[-1:] if event["event"] not in _PROGRESS]
+        lines += [event for event in events[-1:] if event["event"] in _ENDS]
         text = "".join(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines)
         write_whole(folder.events_file, _whole_lines(folder.events_file) + text.encode())
     return Regraded(folder.name, total, changed)

@@ -42,8 +42,10 @@ def evaluate(
     A benchmark is asked with its own prompt where it has one, else with `prompt`, and graded by its own grader.
     `system_role`: whether the model's chat template takes a system message (`prompt_text`).
     The draws depend on the suite's seed alone, so every model of a profile meets the same noise.
-    `on_benchmark` is told each benchmark's count when it is done.
+    `on_benchmark` is told each benchmark's count when it is done. Raises `DataError` for problems that are missing, or
+    not as many as stated, before anything is sampled.
     """
+    held_out = {name: open_source(each.data).benchmark(each.problems) for name, each in suite.benchmarks.items()}
     rows: list[dict[str, Any]] = []
     for index, (name, benchmark) in enumerate(suite.benchmarks.items()):
         sampling = Sampling(
@@ -52,7 +54,7 @@ def evaluate(
             max_new_tokens=suite.max_new_tokens,
             seed=suite.seed * 1000 + index,
         )
-        problems = open_source(benchmark.data).benchmark(benchmark.problems)
+        problems = held_out[name]
         prompts = encode_prompts(
             problems, benchmark.prompt or prompt, tokenizer, max_tokens=max_prompt_tokens, system_role=system_role
         )

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tepo_lab.execute.failures import begin_attempt, end_attempt, retry_seconds
-from tepo_lab.execute.hub import WAITS, check_model
+from tepo_lab.execute.hub import WAITS, at_commits, check_model
 from tepo_lab.execute.lease import Lease, LeaseHeldError
 from tepo_lab.execute.ledger import is_over
 from tepo_lab.execute.mend import go_back_to_records
+from tepo_lab.execute.provenance import hardware
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.record import RunFolder
 from tepo_lab.schema.run import RunSpec
@@ -72,7 +73,7 @@ class Attempt:
             return False
         stop = [validate(StopRule, rule, where="stop") for rule in self.config["stop"]]
         search = validate(Search, self.config["search"], where="search") if self.config["search"] else None
-        self.trial = Trial(spec, self.folder, stop=stop, search=search, peers=self.peers)
+        self.trial = Trial(spec, self.folder, stop=stop, search=search, peers=self.peers, hardware=hardware())
         return True
 
     def _begin(self) -> RunSpec | None:
@@ -80,14 +81,16 @@ class Attempt:
         self.lease = Lease(self.folder).__enter__()
         # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
         time.sleep(retry_seconds(begin_attempt(self.folder, self.config["session"])))
-        spec = validate(RunSpec, self.folder.run()["spec"], where=str(self.folder.run_file))
+        run = self.folder.run()
+        spec = validate(RunSpec, run["spec"], where=str(self.folder.run_file))
         if is_over(self.folder, spec):
             end_attempt(self.folder)
             return None
         if spec.arm.trained:
             go_back_to_records(self.folder, spec.trainer.checkpoint_every)
-        check_model(spec.model, WAITS)
-        return spec
+        pinned = at_commits(spec, run.get("provenance") or {})
+        check_model(pinned.model, WAITS)
+        return pinned
 
     def _check_lease(self) -> None:
         if self.lease is not None:

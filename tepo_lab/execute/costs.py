@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.footers import evaluated_in_full
-from tepo_lab.execute.ledger import Entry
+from tepo_lab.execute.ledger import Entry, lacking_evaluations
 from tepo_lab.schema.record import RunFolder, tell_passed_over
 from tepo_lab.schema.run import RunSpec
 
@@ -60,7 +59,7 @@ class Costs:
         if not each.is_pending:
             return 0.0
         spec, cost = each.planned.spec, self.of(each.planned.spec)
-        evaluations = len(set(spec.evaluation_steps) - evaluated_in_full(each.folder, spec.suite))
+        evaluations = len(lacking_evaluations(each.folder, spec, each.folder.events()))
         return max(0, spec.steps - each.steps_done) * cost.seconds_per_step + evaluations * cost.evaluation_seconds
 
 

@@ -23,7 +23,7 @@ from tepo_lab.execute.interrupt import Interrupt
 from tepo_lab.execute.learners import run_with_learners
 from tepo_lab.execute.ledger import Entry, keeps_something
 from tepo_lab.execute.processes import children, lives
-from tepo_lab.execute.provenance import provenance
+from tepo_lab.execute.provenance import going_on, provenance, tells_other
 from tepo_lab.execute.scratch import scratch_folder
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import Expansion
@@ -71,10 +71,6 @@ SYSTEM = {"enable_worker_prestart": False, "prestart_worker_first_driver": False
 METER_SECONDS = 2.0
 
 _LOST = "Ray has died (its processes were killed, or its machines are gone); the same command goes on from here."
-
-#: What makes a provenance another one: not the command, which may differ in what it asks for only.
-_TELLING = ("commit", "diff", "versions", "hardware")
-_TELLING_INPUTS = ("model", "data")
 
 
 class ClusterLostError(ResourceError):
@@ -313,9 +309,9 @@ def _made_with(now: dict[str, Any], before: dict[str, Any], *, keeps: bool) -> d
     """
     last = before.get("provenance")
     earlier = list(before.get("earlier_provenance", []))
-    telling = _TELLING + (_TELLING_INPUTS if keeps else ())
-    if last is not None and any(last.get(key) != now.get(key) for key in telling):
-        earlier.append(last)
+    if last is not None:
+        now = going_on(now, last) if keeps else now
+        earlier += [last] if tells_other(last, now, inputs=keeps) else []
     return {"provenance": now, **({"earlier_provenance": earlier} if earlier else {})}
 
 

@@ -23,6 +23,9 @@ LONGEST_RETRY_SECONDS = 120.0
 #: Faults of the machine that show as an operating-system error.
 _MACHINE_ERRNO = {errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EDQUOT, errno.ESTALE, errno.EMFILE, errno.ENFILE}
 
+#: The same in errors that are of a kind of their own.
+_MACHINE_ERRORS = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "HubUnreachableError", "MachineError"}
+
 #: The same in errors that carry no number: safetensors' own, and the RuntimeError of torch, which tells of a file that
 #: could not be written by how much of it was. Memory of the CPU runs out in a RuntimeError too.
 _MACHINE_WORDS = re.compile(
@@ -35,7 +38,7 @@ _MACHINE_WORDS = re.compile(
 def is_machine_failure(error: BaseException) -> bool:
     """Whether trying again may help: memory, disk, accelerator or connection, not the configuration or the code."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"OutOfMemoryError", "AcceleratorError", "HubUnreachableError"} or isinstance(error, MemoryError):
+    if names & _MACHINE_ERRORS:
         return True
     if isinstance(error, RuntimeError) or "SafetensorError" in names:
         return _MACHINE_WORDS.search(str(error)) is not None

@@ -113,11 +113,12 @@ def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, ov
     Args: `steps` that it has behind it; `over`, whether it has nothing left to do.
     """
     last: Mapping[str, Any] = events[-1] if events else {"event": None}
-    if (fault := fault_at_end(folder, events, spec.steps, generations_of(spec.suite))) is not None:
-        if fault.is_lost:
-            return "damaged", str(fault)
-        if not over:
-            return "interrupted", f"{last['event']} at step {last['step']}; {fault}"
+    # A run that was asked for more steps before may have what it is asked for now, whatever became of its end.
+    fault = None if over else fault_at_end(folder, events, spec.steps, generations_of(spec.suite))
+    if fault is not None and fault.is_lost:
+        return "damaged", str(fault)
+    if fault is not None:
+        return "interrupted", f"{last['event']} at step {last['step']}; {fault}"
     match last["event"]:
         case "stopped":
             return "stopped", f"stopped at step {last['step']} by the search ({last['by']})"
@@ -128,7 +129,7 @@ def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, ov
         case "complete" if over:
             return "complete", f"complete at step {steps}"
         case "complete":
-            first = _lacking(folder, spec, events)[0]
+            first = lacking_evaluations(folder, spec, events)[0]
             if first < steps and not makes_again(folder, first):
                 return "past", f"at step {steps}, past {first} without an evaluation there; {anew(folder)}"
             return "partial", f"complete at step {steps}, asked for {spec.steps}"
@@ -149,7 +150,7 @@ def _is_over(folder: RunFolder, spec: RunSpec, events: Events) -> bool:
     if last["event"] == "collapsed":
         return last["step"] in evaluated_in_full(folder, spec.suite, events)
     if last["event"] == "complete":
-        return not _lacking(folder, spec, events)
+        return not lacking_evaluations(folder, spec, events)
     return bool(last["event"] == "stopped")
 
 
@@ -168,7 +169,7 @@ def fault_at_end(folder: RunFolder, events: Events, steps: int, generations: int
     found = condition_told(folder, step, generations, events)
     if found == "whole":
         return None
-    if step == 0 or folder.checkpoint_steps():
+    if makes_again(folder, step):
         fault = "its evaluation is damaged, not graded in full, or gone"
         return EndFault(fault, "the same command again makes it anew", is_lost=False)
     if found == "lacks grades":
@@ -182,7 +183,7 @@ def anew(folder: RunFolder) -> str:
     return f"remove {folder.path} to run it anew"
 
 
-def _lacking(folder: RunFolder, spec: RunSpec, events: Events) -> list[int]:
+def lacking_evaluations(folder: RunFolder, spec: RunSpec, events: Events) -> list[int]:
     """Steps, ascending, at which the run must still be evaluated."""
     # Made once, on the way to the end: to go back for it would cost the end.
     made = {event["step"] for event in events if event["event"] == "evaluated"} - {spec.steps}

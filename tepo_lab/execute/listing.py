@@ -135,18 +135,20 @@ def _shortage(plan: Plan, cpus: float | None, gpus: float | None) -> str:
 def _cluster(plan: Plan, cpus: float | None, gpus: float | None) -> str:
     """The machines that a plan's time is reckoned for."""
     has = plan.cluster(cpus=cpus, gpus=gpus)
+    asked = {(each.planned.spec.resources.cpus, each.planned.spec.resources.gpus) for each in plan.pending}
+    needs = "one run takes" if len(asked) <= 1 else "the largest runs take"
     cores, on_gpus = _counted(has.cpus, "core"), _counted(has.gpus, "GPU")
     whose = {
         "given": cores,
         "own": f"this machine's {cores}",
-        "needed": f"the {cores} that {'their runs take (--cpus N reckons with fewer)' if gpus else 'one run takes'}",
+        "needed": f"the {cores} that {'their runs take (--cpus N reckons with fewer)' if gpus else needs}",
     }[has.cores]
     if gpus is not None:
         return f"{on_gpus} and {whose}"
     if not has.gpus:
         return whose
     both = f"the {cores} and {on_gpus}" if has.cores == "needed" else f"{whose} and the {on_gpus}"
-    return f"{both} that one run takes (--gpus N reckons for more)"
+    return f"{both} that {needs} (--gpus N reckons for more)"
 
 
 def _counted(amount: float, unit: str) -> str:

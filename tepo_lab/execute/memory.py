@@ -42,7 +42,8 @@ class Memory:
     """GB (1e9 bytes) on one GPU.
 
     `weights`, `gradients` and `optimizer` are the learner's; `gathered` is what sharding brings together for a while;
-    `activations` and `logits` stand while it learns; `engine` while it samples (vLLM's: weights and one sequence).
+    `activations` and `logits` stand while it learns; `engine` while it samples (vLLM's: weights and one sequence);
+    `replica` is the copy of the weights that several learners sample with where vLLM does not, and never let go of.
     """
 
     weights: float
@@ -52,17 +53,18 @@ class Memory:
     activations: float
     logits: float
     engine: float
+    replica: float
 
     @property
     def learning(self) -> float:
-        """At the height of an update. A colocated engine sleeps, or has no memory of its own."""
+        """At the height of an update. A colocated vLLM sleeps."""
         parts = (self.weights, self.gradients, self.optimizer, self.gathered, self.activations, self.logits)
-        return sum(parts) + OVERHEAD_GB
+        return sum(parts) + self.replica + OVERHEAD_GB
 
     @property
     def resting(self) -> float:
         """What the learner keeps while the engine samples."""
-        return self.weights + self.optimizer + OVERHEAD_GB
+        return self.weights + self.optimizer + self.replica + OVERHEAD_GB
 
     def needed(self) -> float:
         """The smallest GPU that does, in GB."""
@@ -89,6 +91,7 @@ def estimate(spec: RunSpec) -> Memory | None:
         activations=_activations(sizes, tokens, per_value, spec.model.gradient_checkpointing),
         logits=min(tokens * sizes.vocabulary, MAX_LOGITS) * 4 * LOGIT_COPIES / GB,
         engine=_engine(spec, sizes, per_value),
+        replica=parameters * per_value if learners > 1 and spec.rollout.engine == "transformers" else 0.0,
     )
 
 
@@ -123,10 +126,11 @@ def memory_lines(specs: Iterable[RunSpec], gpu_memory_gb: float | None = None) -
 
 def said(memory: Memory) -> str:
     """The parts of an estimate in one phrase."""
+    beside = f" beside a replica of {memory.replica:.1f}" if memory.replica else ""
     return (
         f"weights {memory.weights:.1f}, gradients {memory.gradients:.1f}, optimizer {memory.optimizer:.1f}, gathered "
         f"{memory.gathered:.1f}, activations {memory.activations:.1f}, logits {memory.logits:.1f}; sampling "
-        f"{memory.engine:.1f}"
+        f"{memory.engine:.1f}{beside}"
     )
 
 
@@ -218,13 +222,13 @@ def _gathered(sizes: Sizes, per_value: int) -> float:
 
 
 def _engine(spec: RunSpec, sizes: Sizes, per_value: int) -> float:
-    """What sampling adds: the key/value cache, and a copy of the weights unless the trainer's model samples itself."""
+    """What sampling adds: the key/value cache, and vLLM's copy of the weights."""
     limit = max(spec.rollout.max_new_tokens, spec.suite.max_new_tokens)
     sequence = 2 * sizes.layers * sizes.kv_heads * sizes.head_dim * per_value * (spec.rollout.max_prompt_tokens + limit)
     is_vllm = spec.rollout.engine == "vllm"
     # vLLM queues what its cache does not hold; the transformers engine holds all that it decodes at once.
     at_once = 1 if is_vllm else spec.rollout.sequences_per_batch
-    copy = sizes.parameters * per_value if is_vllm or spec.resources.learners > 1 else 0
+    copy = sizes.parameters * per_value if is_vllm else 0
     return (copy + at_once * sequence) / GB
 
 
@@ -237,6 +241,8 @@ def _vllm_surplus(spec: RunSpec, memory: Memory, has: float) -> float:
 
 def _mend(spec: RunSpec, memory: Memory, has: float) -> str:
     """What to change, the thing that helps most first."""
+    if memory.replica and memory.learning > has:
+        return "set rollout.engine=vllm, whose copy of the weights makes room while the learners work"
     if memory.resting > has / 2:
         return f"share it by more learners (resources.learners={2 * spec.resources.learners}, with as many GPUs)"
     if not spec.model.gradient_checkpointing and memory.learning > has:

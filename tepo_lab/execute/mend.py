@@ -54,7 +54,7 @@ def set_aside_damaged(folder: RunFolder, suite: Suite | None = None) -> list[Pat
     full. Returns the new paths.
     """
     moved = [_set_aside(path) for path in sorted(folder.path.glob("tokens/step-*.json")) if _mapping(path) is None]
-    for path in sorted(folder.path.glob("generations/step-*.parquet"), reverse=True):
+    for path in folder.path.glob("generations/step-*.parquet"):
         step, found = step_of(path), condition_of(path, suite)
         if found != "whole" and not makes_again(folder, step):
             write_json(_marker(folder, step), _stamp(path) | {"lacks_grades": found == "lacks grades"})

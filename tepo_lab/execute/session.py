@@ -20,7 +20,7 @@ from tepo_lab.execute.ledger import Entry, entry
 from tepo_lab.execute.memory import check_memory
 from tepo_lab.execute.mend import marked_steps, set_aside_damaged
 from tepo_lab.execute.plan import Plan, make_plan
-from tepo_lab.execute.preflight import check_inputs
+from tepo_lab.execute.preflight import check_hub_counts, check_inputs
 from tepo_lab.execute.progress import Watch, counted
 from tepo_lab.execute.selection import write_selection
 from tepo_lab.registry.expand import Expansion
@@ -105,6 +105,7 @@ def run_sweep(
         check_supported(each)
     check_inputs(each.planned.spec for each in plan.pending)
     check_hub(each.planned.spec for each in plan.pending)
+    check_hub_counts(each.planned.spec for each in plan.pending)
     check_memory(each.planned.spec for each in plan.pending)
     folders = [each.folder for each in plan.entries]
     mirror = MirrorThread(

@@ -27,6 +27,10 @@ _NAMED = 5
 #: What to do about an error of the machine, by what its text holds.
 _MACHINE_MENDS = (
     (
+        ("vllm cannot start", "grading worker cannot start"),
+        "as the error says; then give the same command again.",
+    ),
+    (
         ("no space left", "quota"),
         "free space (tepo-lab clean shows what could go), then give the same command again.",
     ),

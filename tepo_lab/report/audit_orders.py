@@ -14,7 +14,7 @@ from tepo_lab.report.audit_input import AVERAGE, Claim, PrintedRow, PrintedTable
 from tepo_lab.report.audit_rules import Rule, average
 
 #: Two rows of a table and model, by their names.
-Pair = tuple[str, str, frozenset[str]]
+Pair = tuple[str, str, frozenset[tuple[str, Decimal | None]]]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ def _reversals(rows: Sequence[PrintedRow], ordering: Ordering, turned: set[Pair]
 
 
 def _pair(row: PrintedRow, other: PrintedRow) -> Pair:
-    return row.table, row.model, frozenset((row.row, other.row))
+    """What tells two pairs of rows apart: one that stands in several panels with the same averages is one."""
+    return row.table, row.model, frozenset((each.row, each.average) for each in (row, other))
 
 
 def _float(ordering: Ordering, row: PrintedRow) -> str:

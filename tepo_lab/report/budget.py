@@ -43,8 +43,8 @@ class EqualBudget:
         if not self.beyond:
             return said
         return (
-            f"{said} {self.beyond} run{'s have' if self.beyond > 1 else ' has'} none: set trainer.evaluate_at=[...] to "
-            "earlier steps and run the sweep again."
+            f"{said} {self.beyond} run{'s have' if self.beyond > 1 else ' has'} none: run the sweep in another home "
+            "(--home) with trainer.evaluate_at=[...] set to earlier steps."
         )
 
 

@@ -42,13 +42,17 @@ class SeedRun:
 
 @dataclass(frozen=True)
 class ArmRuns:
-    """An arm with the runs of its seeds, ascending; `lacking` are seeds that were expected and have no run."""
+    """An arm with the runs of its seeds, ascending.
+
+    `lacking` are seeds that were expected and have no run, `damaged` those whose records cannot be read.
+    """
 
     arm: str
     label: str
     panel: str | None
     runs: tuple[SeedRun, ...]
     lacking: tuple[int, ...] = ()
+    damaged: tuple[int, ...] = ()
 
     @property
     def begun(self) -> tuple[SeedRun, ...]:
@@ -62,9 +66,10 @@ class ArmRuns:
 
     def gap(self) -> str | None:
         """What is missing of the arm, in one phrase."""
-        if not self.begun:
+        if not self.begun and not self.damaged:
             return f"{self.label}: {'no step recorded' if self.runs else 'not run'}"
         parts = [f"seed {seed} not run" for seed in self.lacking]
+        parts += [f"records of seed {seed} damaged" for seed in self.damaged]
         for run in self.runs:
             last = max(run.metrics, default=0)
             if run.collapsed_at is not None:
@@ -122,16 +127,17 @@ class Series:
 def wanted_arms(home: Path, rows: Sequence[WantedRow]) -> list[ArmRuns]:
     """The runs under `home` behind rows asked for. Rows of one family count once. Raises as `scan`."""
     found = scan(home, (row.family for row in rows), ())
-    ours = [item for item in sorted(found.items(), key=_seed) if item[1].damaged is None]
     arms = []
     once: dict[str, WantedRow] = {}
     for row in rows:
         once.setdefault(row.family, row)
     for row in once.values():
-        there = {seed: run for (family, seed), run in ours if family == row.family}
+        there = {seed: run for (family, seed), run in sorted(found.items(), key=_seed) if family == row.family}
         seeds = row.seeds or tuple(there)
-        runs = tuple(SeedRun(seed, there[seed].folder) for seed in seeds if seed in there)
-        arms.append(ArmRuns(row.arm, row.label, row.panel, runs, tuple(seed for seed in seeds if seed not in there)))
+        damaged = tuple(seed for seed in seeds if seed in there and there[seed].damaged is not None)
+        runs = tuple(SeedRun(seed, there[seed].folder) for seed in seeds if seed in there and seed not in damaged)
+        lacking = tuple(seed for seed in seeds if seed not in there)
+        arms.append(ArmRuns(row.arm, row.label, row.panel, runs, lacking, damaged))
     return arms
 
 
@@ -148,7 +154,8 @@ def shown_arms(home: Path, table: Table) -> list[ArmRuns]:
             if line.id not in whole:
                 whole[line.id] = _whole(SeedRun(line.seed, _folder(home, line.id)))
         runs = tuple(run for line in row.runs if (run := whole[line.id]) is not None)
-        arms.append(ArmRuns(row.arm, row.label, row.panel, runs))
+        damaged = tuple(line.seed for line in row.runs if whole[line.id] is None)
+        arms.append(ArmRuns(row.arm, row.label, row.panel, runs, damaged=damaged))
     return arms
 
 

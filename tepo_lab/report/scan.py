@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing
 from tepo_lab.schema.generations import COUNTED, fault_of
-from tepo_lab.schema.inputs import Files, input_files
+from tepo_lab.schema.inputs import Files, commit_name, input_files
 from tepo_lab.schema.record import RunFolder, readable_runs, tell_passed_over
 
 Key = TypeVar("Key", bound=Hashable)
@@ -26,7 +26,8 @@ Key = TypeVar("Key", bound=Hashable)
 LEASE_LIFETIME = 60.0
 
 #: What arms may differ in on purpose; only a row's seeds must have the same. Benchmarks must be the same in all runs.
-OWN_INPUTS = frozenset({"model", "training data"})
+_OWN = ("model", "training data")
+OWN_INPUTS = frozenset({*_OWN, *map(commit_name, _OWN)})
 
 STATUS_EVENTS = frozenset({"started", "resumed", "complete", "collapsed", "stopped", "failed"})
 
@@ -40,8 +41,9 @@ class FoundRun:
     tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much;
     `damaged`: why its events (or the step metrics, where they were asked for) cannot be read, in which case nothing
     else of it counts; `asked_steps`: how far it was to train; `tallies`: how many generations were right, and how many
-    graded, as its events say, by step and benchmark; `inputs`: SHA-256 of the local files that it was made from, by
-    what they are, and `unusual_benchmarks` those of them that most of the runs found with it were not graded on.
+    graded, as its events say, by step and benchmark; `inputs`: SHA-256 of the local files, and commits of the hub, that
+    it was made from, by what they are, and `unusual_benchmarks` those of them that most of the runs found with it were
+    not graded on.
     """
 
     folder: RunFolder
@@ -163,7 +165,7 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bo
         evaluated_steps=tuple(steps),
         full_steps=tuple(step for step in steps if _has_rows(folder.generations(step), generations)),
         dirty=any(each.get("dirty") for each in (provenance, *earlier)),
-        continued=bool(earlier),
+        continued=bool(earlier) or _moved(events),
         mismatch_limit=rollout.get("max_sampler_mismatch"),
         damaged=damaged,
         asked_steps=int(spec["trainer"]["steps"]),
@@ -171,6 +173,15 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bo
         tallies={event["step"]: event.get("benchmarks", {}) for event in events if event["event"] == "evaluated"},
         inputs=input_files(provenance),
     )
+
+
+def _moved(events: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a run was made on nodes of differing hardware, as far as its events tell."""
+    noted = [event for event in events if isinstance(event.get("hardware"), dict)]
+    told = [(int(event.get("step") or 0), event["hardware"]) for event in noted]
+    # Nothing is left of an attempt after which the run went on from no further than that had.
+    lasting = [each for place, (step, each) in enumerate(told) if all(step < later for later, _ in told[place + 1 :])]
+    return any(each != lasting[0] for each in lasting)
 
 
 def read_counts(run: FoundRun, step: int, columns: Iterable[Column]) -> dict[str, Counts]:
@@ -271,7 +282,7 @@ def _said(error: Exception) -> str:
 
 
 def _damaged(path: Path, reason: str) -> RecordError:
-    return RecordError(f"{path} cannot be read ({reason}): remove it and run the sweep again to evaluate anew.")
+    return RecordError(f"{path} cannot be read ({reason}): run the sweep again, which makes it anew or says the mend.")
 
 
 def _lease_is_fresh(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from tepo_lab.errors import RecordError
@@ -9,8 +10,10 @@ from tepo_lab.report.frame import Column
 from tepo_lab.report.scan import Counts, FoundRun
 from tepo_lab.schema.table import SuspectLimits
 
-#: Difference of log-probability between sampler and trainer, mean over a step's tokens, in nats.
+#: Difference of log-probability between sampler and trainer, mean over tokens, in nats: of a training step, and in the
+#: event of an evaluation. Null where it was not finite, absent where the sampler is the trainer's own model.
 MISMATCH = "rollout/sampler_mismatch_mean"
+EVALUATED_MISMATCH = "sampler_mismatch"
 
 
 def suspicions(
@@ -66,11 +69,26 @@ def _mismatch(run: FoundRun, step: int) -> Iterator[str]:
         return
     if len(metrics) < step:
         yield f"metrics.jsonl has the first {len(metrics)} of its {step} steps"
-    lines = [line for line in metrics if line["step"] <= step and line.get(MISMATCH) is not None]
-    over = [line for line in lines if line[MISMATCH] > limit]
+    found = {line["step"]: _number(line[MISMATCH]) for line in metrics if line["step"] <= step and MISMATCH in line}
+    over = [at for at, value in found.items() if value > limit]
     if over:
-        worst = max(over, key=lambda line: float(line[MISMATCH]))
-        yield (
-            f"sampler and trainer differ by {worst[MISMATCH]:.3g} nats a token at step {worst['step']} "
-            f"(limit {limit:g}, passed at {len(over)} of {len(lines)} steps)"
-        )
+        worst = max(over, key=found.__getitem__)
+        yield f"{_apart(found[worst])} at step {worst} (limit {limit:g}, passed at {len(over)} of {len(found)} steps)"
+    # One that was graded again is told of once more, without it.
+    told = [
+        _number(event[EVALUATED_MISMATCH])
+        for event in run.folder.events()
+        if event["event"] == "evaluated" and event["step"] == step and EVALUATED_MISMATCH in event
+    ]
+    if told and told[-1] > limit:
+        yield f"{_apart(told[-1])} in the evaluation (limit {limit:g})"
+
+
+def _number(mismatch: float | None) -> float:
+    return math.inf if mismatch is None else float(mismatch)
+
+
+def _apart(mismatch: float) -> str:
+    if math.isfinite(mismatch):
+        return f"sampler and trainer differ by {mismatch:.3g} nats a token"
+    return "the sampler's log-probabilities are not finite"

@@ -55,6 +55,9 @@ class TransformersEngine:
     left; `sequences_per_batch` how many rows are decoded at once.
     """
 
+    #: Whether responses have log-probabilities. The trainer's own model has no need of them.
+    gives_log_probs = False
+
     def __init__(self, model: Any, *, end_ids: Sequence[int], pad_id: int, sequences_per_batch: int = 512) -> None:
         self.model = model
         self.end_ids = torch.tensor(sorted(set(end_ids)), device=model.device)
@@ -127,12 +130,15 @@ class TransformersEngine:
         next_position = prompt_mask.sum(-1, keepdim=True).repeat_interleave(samples, dim=0)
 
         tokens = torch.full((rows, limit), self.pad_id, dtype=torch.long, device=device)
+        log_probs = torch.zeros(rows, limit, device=device) if self.gives_log_probs else None
         # Rows still in the batch, as indices of the original rows, and which of those have ended.
         alive = torch.arange(rows, device=device)
         ended = torch.zeros(rows, dtype=torch.bool, device=device)
         for step in range(limit):
             chosen = _choose(logits, sampling, draws.at(step)[alive])
             tokens[alive, step] = chosen
+            if log_probs is not None:
+                log_probs[alive, step] = _log_probs(logits, chosen, sampling)
             ended |= torch.isin(chosen, self.end_ids)
             if step == limit - 1:
                 break
@@ -141,7 +147,7 @@ class TransformersEngine:
                 if remaining == 0:
                     break
                 if remaining <= (1 - COMPACT_AT) * len(ended):
-                    yield from self._responses(tokens, alive[ended], step)
+                    yield from self._responses(tokens, log_probs, alive[ended], step)
                     kept = (~ended).nonzero().squeeze(-1)
                     alive, chosen, ended = alive[kept], chosen[kept], ended[kept]
                     mask, next_position = mask[kept], next_position[kept]
@@ -153,17 +159,20 @@ class TransformersEngine:
                 past_key_values=cache,
                 use_cache=True,
             ).logits[:, -1]
-        yield from self._responses(tokens, alive, step)
+        yield from self._responses(tokens, log_probs, alive, step)
 
-    def _responses(self, tokens: Tensor, rows: Tensor, step: int) -> Iterator[tuple[int, Response]]:
+    def _responses(
+        self, tokens: Tensor, log_probs: Tensor | None, rows: Tensor, step: int
+    ) -> Iterator[tuple[int, Response]]:
         """`rows` with their tokens up to the first that ends a response, and all of a row that has none."""
         written = tokens[rows, : step + 1]
         ends = torch.isin(written, self.end_ids)
         has_ended = ends.any(-1)
         lengths = torch.where(has_ended, ends.int().argmax(-1) + 1, written.shape[1])
-        columns = (rows.tolist(), written.tolist(), lengths.tolist(), has_ended.tolist())
-        for row, ids, length, ended in zip(*columns, strict=True):
-            yield row, Response(tuple(ids[:length]), not ended)
+        scores = [None] * len(rows) if log_probs is None else log_probs[rows, : step + 1].tolist()
+        columns = (rows.tolist(), written.tolist(), lengths.tolist(), has_ended.tolist(), scores)
+        for row, ids, length, ended, own in zip(*columns, strict=True):
+            yield row, Response(tuple(ids[:length]), not ended, None if own is None else tuple(own[:length]))
 
     def _decoding_mask(self, prompt_mask: Tensor, limit: int) -> Tensor:
         """The mask of prompts (B, width) and `limit` more tokens, in the form that costs the model least.
@@ -212,6 +221,12 @@ def _choose(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
     inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).cumsum(-1, dtype=torch.float64)
     place = _found(inside, target - cumulative.gather(1, block))
     return (block * BLOCK + place).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+
+
+def _log_probs(logits: Tensor, chosen: Tensor, sampling: Sampling) -> Tensor:
+    """(B,) of the tokens chosen, in nats, in the whole distribution at the temperature; of greedy ones at 1."""
+    scaled = logits.float() / (sampling.temperature or 1.0)
+    return scaled.gather(-1, chosen.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
 
 
 def _found(cumulative: Tensor, target: Tensor) -> Tensor:

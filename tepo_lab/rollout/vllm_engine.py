@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tepo_lab.errors import ResourceError
+from tepo_lab.errors import MachineError, ResourceError
 from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.rollout.noise import prompt_seed
 
@@ -18,6 +18,13 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "DO_NOT_TRACK": "1",
 }
+
+#: How vLLM says as it starts that a GPU lacks memory, or that others gave some back as it measured.
+NO_MEMORY = (
+    "is less than desired GPU memory utilization",
+    "No available memory for the cache blocks",
+    "Error in memory profiling",
+)
 
 #: Key/value cache on a CPU, in bytes.
 CPU_CACHE_BYTES = 256 * 2**20
@@ -30,7 +37,7 @@ class VllmEngine:
     hub name vLLM reads the architecture from, of `revision`; `dtype` it computes in; `max_tokens` prompt and response
     together; `memory_share` of a GPU that vLLM may plan with while it is awake; `has_peers` whether other processes of
     torch's process group have an engine each, on GPUs of their own.
-    Raises `ResourceError` when vLLM is not installed.
+    Raises `ResourceError` when vLLM is not installed, `MachineError` when the GPU has not the memory for it now.
     """
 
     def __init__(
@@ -66,17 +73,25 @@ class VllmEngine:
         if has_peers:
             # The engine takes its place in the process group that is there; alone it makes one for itself.
             placed["distributed_executor_backend"] = "external_launcher"
-        self.llm = LLM(
-            model=checkpoint,
-            revision=revision,
-            dtype=dtype,
-            max_model_len=max_tokens,
-            max_num_seqs=sequences_per_batch,
-            # The log-probabilities of the distribution sampled from: what the trainer's own are compared with.
-            logprobs_mode="processed_logprobs",
-            seed=0,
-            **placed,
-        )
+        try:
+            self.llm = LLM(
+                model=checkpoint,
+                revision=revision,
+                dtype=dtype,
+                max_model_len=max_tokens,
+                max_num_seqs=sequences_per_batch,
+                # The log-probabilities of the distribution sampled from: what the trainer's own are compared with.
+                logprobs_mode="processed_logprobs",
+                seed=0,
+                **placed,
+            )
+        except (ValueError, AssertionError) as error:
+            if not any(words in str(error) for words in NO_MEMORY):
+                raise
+            raise MachineError(
+                f"vLLM cannot start ({str(error).partition('. ')[0]}): free the GPU's memory, or change "
+                "resources.sampler_memory_share."
+            ) from error
         self.is_current, self.is_asleep = False, False
 
     def generate(

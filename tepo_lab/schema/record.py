@@ -271,6 +271,8 @@ def _fault_of_event(values: dict[str, Any]) -> str | None:
             return f"its {key!r} is no text"
         if key in _EVENT_NUMBERS and not _is_number(value):
             return f"its {key!r} is no number"
+        if key == "sampler_mismatch" and value is not None and not _is_metric(value):
+            return "its 'sampler_mismatch' is no number"
         if key == "benchmarks" and not (isinstance(value, dict) and all(map(_is_tally, value.values()))):
             return "its 'benchmarks' are no counts"
     return None
@@ -282,7 +284,7 @@ def _fault_of_metrics(values: dict[str, Any]) -> str | None:
     if not _is_step(values["step"]):
         return "its 'step' is no count"
     for key, value in values.items():
-        if value is not None and not (type(value) in (int, float) and -_FINITE <= value <= _FINITE):
+        if value is not None and not _is_metric(value):
             return f"its {key!r} is no number"
     if "time" in values and not _is_number(values["time"]):
         return "its 'time' is no number"
@@ -291,6 +293,10 @@ def _fault_of_metrics(values: dict[str, Any]) -> str | None:
 
 def _is_step(value: Any) -> bool:
     return type(value) is int and 0 <= value < _LARGEST
+
+
+def _is_metric(value: Any) -> bool:
+    return type(value) in (int, float) and -_FINITE <= value <= _FINITE
 
 
 def _is_number(value: Any) -> bool:

@@ -16,6 +16,9 @@ CONDITION = re.compile(
     r"\s*(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*"
 )
 
+#: Step metrics that leave a run's weights without meaning when they are not finite: its first such step is its last.
+MUST_BE_FINITE = ("actor/pg_loss", "actor/grad_norm")
+
 #: What a search's metrics begin with; a suite's benchmarks are never among them.
 VALIDATION = "validation/"
 
@@ -36,6 +39,15 @@ class StopRule(Strict):
         if not (CONDITION.fullmatch(when) or re.fullmatch(r"\s*[\w/.-]+ is not finite\s*", when)):
             raise ValueError("write 'METRIC < NUMBER' (or <=, >, >=) or 'METRIC is not finite'")
         return when
+
+    @model_validator(mode="after")
+    def _can_hold(self) -> StopRule:
+        if self.steps > 1 and self.metric in MUST_BE_FINITE and not CONDITION.fullmatch(self.when):
+            raise ValueError(
+                f"'{self.when.strip()}' can never hold for {self.steps} steps, since the first such step ends the run; "
+                "leave out `for`"
+            )
+        return self
 
     @property
     def metric(self) -> str:

@@ -13,7 +13,8 @@ from tepo_lab.errors import DataError, nearest
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ChainData, DatasetData
 from tepo_lab.tasks.chain import ChainTask
-from tepo_lab.tasks.tables import hub_name, hub_rows, local_rows
+from tepo_lab.tasks.hub import hub_name
+from tepo_lab.tasks.tables import hub_rows, local_rows
 
 
 class ProblemSource(Protocol):
@@ -77,7 +78,7 @@ class ListSource:
         if len(self.problems) != count:
             raise DataError(
                 f"{self.where}: has {len(self.problems)} problems, the benchmark states {count}; "
-                "set `problems` to the data's count or use the data the benchmark is made of."
+                "set data.path to the data that the benchmark is made of, or `problems` to this count."
             )
         return list(self.problems)
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import DataError
 from tepo_lab.schema.profile import DatasetData
-
-#: Seconds the hub has for its first answer.
-HUB_TIMEOUT = 10.0
+from tepo_lab.tasks.hub import (
+    HubUnreachableError,
+    data_commit,
+    hub_name,
+    in_one_line,
+    is_out_of_reach,
+    read_copy,
+    ready_copies,
+)
 
 #: Row by row or column by column: how a file is read, by its ending.
 SUFFIXES = (".jsonl", ".parquet")
@@ -91,27 +98,33 @@ def _parquet_rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def hub_name(data: DatasetData) -> str:
-    """A data set of the hub as messages name it."""
-    return f"data set {data.hub}" + (f"/{data.subset}" if data.subset else "") + f" [{data.split}]"
-
-
 def hub_rows(data: DatasetData) -> list[dict[str, Any]]:
-    """Rows of a data set of the hub, from its cache where that is set to be offline.
+    """Rows of a data set of the hub: of the copy that lies ready here, else of the hub.
 
-    Raises `DataError` within seconds when the hub cannot be reached: its client alone would try for half a minute.
+    A process asks for each data set once. Raises `DataError`; `HubUnreachableError`, which is one too, when the hub
+    does not answer.
     """
-    from datasets import load_dataset
-    from huggingface_hub import HfApi, constants
+    return [dict(row) for row in _hub_table(data.hub, data.subset, data.split, data.revision)]
 
-    where = hub_name(data)
-    mend = "set data.path to a local copy"
+
+@cache
+def _hub_table(hub: str | None, subset: str | None, split: str, revision: str | None) -> Any:
+    """Rows that lie in a file and are read from there one by one, so that to keep them takes no memory."""
+    from datasets import load_dataset
+
+    data = DatasetData(kind="dataset", hub=hub, subset=subset, split=split, revision=revision)
+    commit = data_commit(data)
+    copy = ready_copies(data).get(commit or "")
     try:
-        if not constants.HF_HUB_OFFLINE:
-            mend = f"check the name and the connection, set HF_HUB_OFFLINE=1 to use the hub's cache, or {mend}"
-            HfApi().dataset_info(str(data.hub), revision=data.revision, timeout=HUB_TIMEOUT)
-        loaded = load_dataset(data.hub, data.subset, split=data.split, revision=data.revision)
+        if copy is not None:
+            return read_copy(copy, data)
+        loaded = load_dataset(hub, subset, split=split, revision=commit or revision)
+        ready = ready_copies(data)
+        if commit is not None and ready and commit not in ready:
+            # When it is cut off, `datasets` takes whatever copy it finds.
+            raise ConnectionError(f"commit {commit[:12]} did not arrive")
+        return loaded
     except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{where}: cannot be loaded ({reason}); {mend}.") from None
-    return [dict(row) for row in loaded]
+        kind = HubUnreachableError if is_out_of_reach(error) else DataError
+        reason, mend = in_one_line(error), "check its name, subset and split, or set data.path to a local copy"
+        raise kind(f"{hub_name(data)}: cannot be loaded ({reason}); {mend}.") from None

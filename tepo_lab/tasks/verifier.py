@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from tepo_lab.errors import ResourceError
+from tepo_lab.errors import MachineError, ResourceError
 
 #: Seconds an answer may take.
 DEADLINE = 5.0
@@ -127,14 +127,15 @@ class _Worker:
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def wait_until_ready(self) -> None:
-        """Raises `ResourceError` when the process does not come up."""
+        """Raises `ResourceError` when it lacks a package, `MachineError` when the process does not come up."""
         try:
             reply = self._line(time.monotonic() + START_DEADLINE)
         except _WorkerDiedError:
-            reply = {"error": f"it ended with code {self.process.wait()}"}
-        if reply is None or "error" in reply:
-            reason = reply["error"] if reply else f"not ready after {START_DEADLINE:.0f} s"
-            raise ResourceError(f"a grading worker cannot start ({reason}): install math-verify and free some memory.")
+            raise _cannot_start(f"it ended with code {self.process.wait()}") from None
+        if reply is None:
+            raise _cannot_start(f"not ready after {START_DEADLINE:.0f} s")
+        if "error" in reply:
+            raise ResourceError(f"a grading worker cannot start ({reply['error']}): install math-verify.")
 
     def ask(self, request: dict[str, Any], deadline: float) -> dict[str, Any] | None:
         """The reply to a request, None when it does not come within `deadline` seconds."""
@@ -173,6 +174,10 @@ class _Worker:
                 self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return dict(json.loads(line))
+
+
+def _cannot_start(reason: str) -> MachineError:
+    return MachineError(f"a grading worker cannot start ({reason}): free some memory, or run fewer at once.")
 
 
 _shared: Verifier | None = None

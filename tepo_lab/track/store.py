@@ -11,12 +11,18 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from sqlalchemy import NullPool, create_engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
+from tepo_lab.errors import RecordError
 from tepo_lab.track.address import artifact_folder, database_file, own_address
 
 #: What a store that is down, locked, damaged or deleted raises.
 FAILURES = (MlflowException, SQLAlchemyError, OSError)
+
+
+#: Of the tables of a tracking database, those that every version has.
+_MLFLOWS_TABLES = frozenset({"alembic_version", "experiments"})
 
 
 class BusyError(Exception):
@@ -44,12 +50,20 @@ def one_writer(home: Path, wait_seconds: float) -> Iterator[None]:
 
 
 def open_client(home: Path, uri: str) -> MlflowClient:
-    """A client of the store at `uri`, with the home's database made when it is missing. Call it under `one_writer`."""
+    """A client of the store at `uri`, with the home's database made when it is missing. Call it under `one_writer`.
+
+    Raises `RecordError` when what stands in the database's place is another program's.
+    """
     artifacts = str(artifact_folder(home))
     if uri == own_address(home):
         database = database_file(home)
         if not database.exists() or database.stat().st_size == 0:
             _make_database(database, artifacts)
+        elif not set(inspect(create_engine(uri, poolclass=NullPool)).get_table_names()) >= _MLFLOWS_TABLES:
+            # MLflow would add its tables to it.
+            raise RecordError(
+                f"{database} is another program's database: move it away and call 'tepo-lab mirror --rebuild'."
+            )
     elif keeps_artifacts_here(uri):
         # Makes the schema in an empty database.
         SqlAlchemyStore(uri, artifacts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,8 +56,10 @@ class MirrorThread:
 
     def start(self) -> None:
         """Begin to mirror."""
-        # Tune imports mlflow too, as it starts. Two threads that do so at once can meet it half made.
-        import_module("tepo_lab.track.mirror")
+        # Tune imports mlflow too, as it starts. Two threads that do so at once can meet it half made. That it cannot be
+        # imported is told where it is used.
+        with suppress(ImportError):
+            import_module("tepo_lab.track.mirror")
         self._thread.start()
 
     def log_table(self, text: str, table: Any, page: str | None = None) -> None:

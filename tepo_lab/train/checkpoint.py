@@ -99,7 +99,7 @@ def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer
             from tepo_lab.train.sharded import load_optimizer, scatter_optimizer
 
             if whole is None:
-                load_optimizer(path / "optimizer", model, optimizer, peers)
+                load_optimizer(path / "optimizer", model, optimizer, peers, weights=path / "model")
             else:
                 scatter_optimizer(whole, model, optimizer)
     except ValueError as error:

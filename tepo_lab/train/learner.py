@@ -297,12 +297,12 @@ class Learner:
 
     def _sampler_mismatch(self, mini_batches: Sequence[MiniBatch]) -> dict[str, float]:
         """How far the sampler's log-probabilities lie from the trainer's, in nats; nothing when they are the same."""
+        parts = [part for mini_batch in mini_batches for part in mini_batch.parts if part.sampled]
         differences = [
-            (part.old.log_probs[row, : len(sampled)].cpu() - torch.tensor(sampled)).abs()
-            for mini_batch in mini_batches
-            for part in mini_batch.parts
-            for row, sampled in enumerate(part.sampled)
+            (log_probs[: len(sampled)] - torch.tensor(sampled)).abs()
+            for part in parts
             if part.old is not None
+            for log_probs, sampled in zip(part.old.log_probs.cpu(), part.sampled, strict=True)
         ]
         joined = torch.cat([*differences, torch.empty(0)])
         sums, counts, largest = zip(

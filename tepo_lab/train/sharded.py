@@ -82,7 +82,12 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 class ReplicaEngine(TransformersEngine):
-    """Samples with a whole copy of a sharded model's weights, taken over by `sync_weights`, which all must call."""
+    """Samples with a whole copy of a sharded model's weights, taken over by `sync_weights`, which all must call.
+
+    Its log-probabilities tell whether the copy is the trainer's model.
+    """
+
+    gives_log_probs = True
 
     def __init__(
         self, model: Any, *, dtype: str, end_ids: Sequence[int], pad_id: int, sequences_per_batch: int
@@ -118,19 +123,33 @@ def save_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -
     save({"optimizer": _optimizer_state(model, optimizer)}, checkpoint_id=folder)
 
 
-def load_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer, peers: Peers) -> None:
+def load_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer, peers: Peers, *, weights: Path) -> None:
     """Read what `save_optimizer` wrote, on any number of processes.
 
-    One process with a bfloat16 model goes on from its rounded weights and moments.
+    One process with a bfloat16 model takes the float32 weights, too, from `weights`, the folder of `save_model`.
     """
+    if isinstance(optimizer, MasterAdamW):
+        _load_masters(folder, model, optimizer, weights)
+        return
     _let_go(model)
-    # State is known by the model's own parameters, which float32 copies of them are not.
-    known = torch.optim.AdamW(model.parameters()) if isinstance(optimizer, MasterAdamW) else optimizer
-    state = get_optimizer_state_dict(model, known)
+    state = get_optimizer_state_dict(model, optimizer)
     load({"optimizer": state}, checkpoint_id=folder, no_dist=peers.size == 1)
-    set_optimizer_state_dict(model, known, state)
-    if known is not optimizer:
-        optimizer.load_state_dict(known.state_dict())
+    set_optimizer_state_dict(model, optimizer, state)
+
+
+def _load_masters(folder: Path, model: Any, optimizer: MasterAdamW, weights: Path) -> None:
+    """The shards' moments and the weights that the model's were rounded from, all in float32."""
+    from transformers import AutoModelForCausalLM
+
+    names = [name for name, _ in model.named_parameters()]
+    state = {
+        name: {"step": torch.zeros(()), "exp_avg": torch.zeros_like(master), "exp_avg_sq": torch.zeros_like(master)}
+        for name, master in zip(names, optimizer.masters, strict=True)
+    }
+    load({"optimizer": {"state": state}}, checkpoint_id=folder, no_dist=True)
+    whole = dict(AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32).named_parameters())
+    taken = {"state": dict(enumerate(state.values())), "masters": [whole[name] for name in names]}
+    optimizer.load_state_dict(optimizer.state_dict() | taken)
 
 
 def scatter_optimizer(whole: dict[str, Any], model: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -19,7 +19,7 @@ from tepo_lab.rollout.engine import Engine
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import RunFolder, append_line, write_whole
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.schema.sweep import VALIDATION, Search, StopRule
+from tepo_lab.schema.sweep import MUST_BE_FINITE, VALIDATION, Search, StopRule
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.train import checkpoint
 from tepo_lab.train.checkpoint import Position
@@ -28,10 +28,14 @@ from tepo_lab.train.experience import Collector
 from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import LoadedModel, load_model, pick_device
 from tepo_lab.train.peers import ALONE, Peers
+from tepo_lab.train.sampler_check import CheckedEngine
 from tepo_lab.train.seeds import derive
 from tepo_lab.train.sharing import SharedGrading
 from tepo_lab.train.stop import broken_rule
 from tepo_lab.train.tokens import TokenSample, write_tokens
+
+#: The step metric that holds how far the sampler is from the trainer.
+SAMPLER_MISMATCH = "rollout/sampler_mismatch_mean"
 
 Phase = Literal["training", "validated", "evaluated", "complete", "collapsed"]
 
@@ -50,6 +54,7 @@ class Trial:
 
     Going on starts from the newest undamaged checkpoint: step metrics after it are dropped and made again.
     Several processes (`peers`) each open the same run and make the same calls; the first alone writes its records.
+    `hardware` of the node it runs on is noted where it starts or resumes.
     """
 
     def __init__(
@@ -60,8 +65,10 @@ class Trial:
         stop: Sequence[StopRule] = (),
         search: Search | None = None,
         peers: Peers = ALONE,
+        hardware: Mapping[str, Any] | None = None,
     ) -> None:
         self.spec = spec
+        self.hardware = {"hardware": dict(hardware)} if hardware else {}
         self.search = search
         self.folder = folder
         self.stop = stop
@@ -136,7 +143,8 @@ class Trial:
             append_line(self.folder.metrics_file, {"step": step, **metrics})
             if tokens is not None:
                 write_tokens(self.folder.tokens(step), step, tokens)
-        self._doubt_sampler(step, metrics)
+        if SAMPLER_MISMATCH in metrics:
+            self._doubt_sampler(step, metrics[SAMPLER_MISMATCH])
         self.position = Position(step, experience.position)
         broken = broken_rule(self.stop, self.metrics) is not None
         if not broken:
@@ -146,9 +154,9 @@ class Trial:
             self._save()
         return Progress(step, "training", metrics)
 
-    def _doubt_sampler(self, step: int, metrics: Mapping[str, float | None]) -> None:
+    def _doubt_sampler(self, step: int, mean: float | None) -> None:
         """Record, once a run, that the sampler does not sample from the policy that is trained."""
-        mean, limit = metrics.get("rollout/sampler_mismatch_mean", 0.0), self.spec.rollout.max_sampler_mismatch
+        limit = self.spec.rollout.max_sampler_mismatch
         if (mean is not None and mean <= limit) or any(event["event"] == "suspect" for event in self.folder.events()):
             return
         why = (
@@ -176,7 +184,7 @@ class Trial:
         """Sample a search's validation problems; their scores steer the search and stand in no table."""
         clock = self._started_clock()
         suite = self.spec.suite.model_copy(update={"name": "validation", "benchmarks": dict(search.validation)})
-        found = counts(self._sampled(suite))
+        found = counts(self._sampled(suite, self.engine))
         percent = {f"{VALIDATION}{name}": 100 * count.correct / count.graded for name, count in found.items()}
         percent[f"{VALIDATION}average"] = (
             100 * sum(each.correct for each in found.values()) / sum(each.graded for each in found.values())
@@ -194,17 +202,22 @@ class Trial:
 
     def _evaluate(self) -> None:
         clock = self._started_clock()
-        rows = self._sampled(self.spec.suite)
+        engine = CheckedEngine(self.engine, len(self.spec.suite.benchmarks))
+        rows = self._sampled(self.spec.suite, engine)
+        checked: dict[str, float | None] = {}
+        if (mean := engine.mismatch(self.loaded)) is not None:
+            checked["sampler_mismatch"] = mean if math.isfinite(mean) else None
+            self._doubt_sampler(self.position.step, checked["sampler_mismatch"])
         if self.peers.is_first:
             write_generations(self.folder.generations(self.position.step), rows)
         scores = {name: asdict(count) for name, count in counts(rows).items()}
         wall, cpu = clock()
-        self._record("evaluated", step=self.position.step, benchmarks=scores, seconds=wall, cpu_seconds=cpu)
+        self._record("evaluated", step=self.position.step, benchmarks=scores, seconds=wall, cpu_seconds=cpu, **checked)
 
-    def _sampled(self, suite: Suite) -> list[dict[str, Any]]:
+    def _sampled(self, suite: Suite, engine: Engine) -> list[dict[str, Any]]:
         """Graded generations of a suite."""
         return evaluate(
-            self.engine,
+            engine,
             self.loaded.tokenizer,
             suite,
             self.spec.prompt,
@@ -236,7 +249,7 @@ class Trial:
         step, events = self.position.step, self.folder.events()
         metrics = self._cut_back_to(step)
         validated = {int(event["step"]) for event in events if event["event"] == "validated" and event["step"] == step}
-        self._record("resumed" if step or events else "started", step=step)
+        self._record("resumed" if step or events else "started", step=step, **self.hardware)
         return metrics, validated, _collapsed(events, step)
 
     def _cut_back_to(self, step: int) -> list[dict[str, Any]]:
@@ -269,7 +282,7 @@ def _newest(folder: RunFolder, asked: int) -> tuple[Path, Position] | None:
 
 def _check_finite(step: int, metrics: Mapping[str, float | None]) -> None:
     """Raise `ObjectiveError` for a step that has left the weights without meaning: no score of theirs may count."""
-    for name in ("actor/pg_loss", "actor/grad_norm"):
+    for name in MUST_BE_FINITE:
         if name in metrics and metrics[name] is None:
             raise ObjectiveError(
                 f"step {step}: {name} is not finite, and neither are the weights from here on; mend the objective or "

@@ -15,8 +15,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.bench.steps import records_size, step_split, yardstick_ratios
+from tests.bench.grading import grading_rates
+from tests.bench.steps import ARMS, records_size, step_split, yardstick_ratios
 from tests.bench.tools import tool_seconds
+
+PARTS = ("tools", "records", "grading", "step")
 
 
 def main() -> None:
@@ -34,13 +37,20 @@ def main() -> None:
             result["tools"] = tool_seconds(Path(scratch))
         if "records" in options.parts:
             result["records"] = records_size(Path(scratch))
+        if "grading" in options.parts:
+            result["grading"] = grading_rates()
         if "step" in options.parts:
             result["step"] = step_split(Path(scratch), options.checkpoint, options.prompts, options.steps)
     if options.yardstick is not None:
         if options.checkpoint is None or options.prompts is None:
             sys.exit("--yardstick needs --checkpoint and --prompts: both programs do the same work.")
         result["yardstick"] = yardstick_ratios(
-            options.yardstick, options.checkpoint, options.prompts, options.steps, options.rounds
+            options.yardstick,
+            options.checkpoint,
+            options.prompts,
+            options.steps,
+            options.rounds,
+            options.yardstick_arms,
         )
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(f"Written: {options.out}")
@@ -48,9 +58,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument(
-        "--parts", nargs="*", default=["tools", "records", "step"], choices=["tools", "records", "step"]
-    )
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--checkpoint", type=Path, help="else the model inside the package")
     parser.add_argument("--prompts", type=Path, help="JSON lines with prompt and answer; else the embedded task's")
     parser.add_argument("--steps", type=int, default=8, help="training steps measured for each arm")
@@ -60,6 +68,9 @@ def _options() -> argparse.Namespace:
         metavar=("PYTHON", "PROGRAM"),
         help="an interpreter, and a program that does the same work with another trainer: it takes the options of "
         "tepo-lab bench step (all but --arm) and prints a JSON object with cpu_s_per_step",
+    )
+    parser.add_argument(
+        "--yardstick-arms", nargs="+", default=ARMS, choices=ARMS, help="of ours, that take turns with it"
     )
     parser.add_argument("--rounds", type=int, default=3, help="times the two programs take turns")
     parser.add_argument("--out", type=Path, default=Path("bench.json"))

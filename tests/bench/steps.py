@@ -32,20 +32,29 @@ def step_split(scratch: Path, checkpoint: Path | None, prompts: Path | None, ste
 
 
 def yardstick_ratios(
-    yardstick: Sequence[str], checkpoint: Path, prompts: Path, steps: int, rounds: int
+    yardstick: Sequence[str], checkpoint: Path, prompts: Path, steps: int, rounds: int, arms: Sequence[str]
 ) -> dict[str, Any]:
-    """CPU seconds of another trainer over ours, the two taking turns: the median of the rounds' ratios."""
-    ratios, theirs = [], []
+    """CPU seconds of another trainer over ours, taking turns with each of the arms: the median of the rounds' ratios.
+
+    Returns theirs, a list with one entry a round; and by arm the ratios, their median, and ours.
+    """
+    theirs: list[dict[str, Any]] = []
+    ours: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for _ in range(rounds):
         theirs.append(_printed([*yardstick, *_unit(checkpoint, prompts, steps)]))
-        ours = _our_step(checkpoint, prompts, steps, "grpo_dapo")
-        ratios.append(theirs[-1]["cpu_s_per_step"] / ours["cpu_s_per_step"])
+        for arm in arms:
+            ours[arm].append(_our_step(checkpoint, prompts, steps, arm))
+    found = {}
+    for arm, each in ours.items():
+        pairs = zip(theirs, each, strict=True)
+        ratios = [their["cpu_s_per_step"] / our["cpu_s_per_step"] for their, our in pairs]
+        found[arm] = {"ratios": ratios, "median": statistics.median(ratios), "ours": each}
         print(
-            f"{checkpoint.name}: {ratios[-1]:.2f} times as fast as {theirs[-1].get('tool', 'the yardstick')}",
+            f"{checkpoint.name} {arm}: {found[arm]['median']:.2f} times as fast as "
+            f"{theirs[-1].get('tool', 'the yardstick')}, median of {rounds} rounds",
             flush=True,
         )
-    print(f"median of {rounds} rounds: {statistics.median(ratios):.2f}")
-    return {"ratios": ratios, "median": statistics.median(ratios), "theirs": theirs}
+    return {"theirs": theirs, "arms": found}
 
 
 def records_size(scratch: Path) -> dict[str, float]:

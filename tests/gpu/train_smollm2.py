@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import sys
@@ -33,7 +34,7 @@ from tepo_lab.tasks.sources import ListSource, open_source
 from tepo_lab.train.peers import ALONE, GroupPeers, Peers
 from tepo_lab.train.scoring import Scorer, pack
 from tepo_lab.train.sharded import full_weights
-from tepo_lab.train.trial import Progress, Trial
+from tepo_lab.train.trial import SAMPLER_MISMATCH, Progress, Trial
 
 PHASES = ("rollout", "grade", "old_log_probs", "update")
 
@@ -64,7 +65,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "steps": steps,
             "reward_first_quarter": _mean_reward(steps[: max(1, len(steps) // 4)]),
             "reward_last_quarter": _mean_reward(steps[-max(1, len(steps) // 4) :]),
-            "scores": [each["benchmarks"] for each in trial.folder.events() if each["event"] == "evaluated"],
+            "evaluated": [each for each in trial.folder.events() if each["event"] == "evaluated"],
             "agreement_before": before,
             "agreement_after": agreement(trial),
         }
@@ -129,8 +130,11 @@ def shown(progress: Progress, *, is_first: bool) -> dict[str, float]:
         "seconds": metrics["seconds/step"],
         **{phase: metrics[f"seconds/{phase}"] for phase in PHASES},
         "memory_gb": torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0,
-        "sampler_mismatch_mean": metrics.get("rollout/sampler_mismatch_mean", 0.0),
     }
+    if SAMPLER_MISMATCH in progress.metrics:
+        # What was not finite is null.
+        mismatch = progress.metrics[SAMPLER_MISMATCH]
+        figures["sampler_mismatch_mean"] = math.nan if mismatch is None else mismatch
     if is_first:
         print("  ".join(f"{name} {value:.4g}" for name, value in figures.items()), file=sys.stderr)  # noqa: T201
     return figures

@@ -223,12 +223,15 @@ def test_damaged_records_are_named_with_the_mend(place, capsys, monkeypatch):
 def test_a_foreign_database_is_left_alone(place, capsys, monkeypatch):
     import sqlite3
 
-    (place / "home").mkdir()
-    with sqlite3.connect(place / "home" / "mlflow.db") as database:
+    home = place / "outputs"
+    (run,) = (each.name for each in home.glob("runs/*"))
+    write_json(home / "sweeps" / "mine" / "sweep.json", {"runs": [run]})
+    with sqlite3.connect(home / "mlflow.db") as database:
         database.execute("CREATE TABLE poems (line TEXT)")
-    before = (place / "home" / "mlflow.db").read_bytes()
-    assert "Traceback" not in call(capsys, monkeypatch, "mirror", "--rebuild", "--home", "home").stderr
-    assert (place / "home" / "mlflow.db").read_bytes() == before
+    before = (home / "mlflow.db").read_bytes()
+    said = answer(call(capsys, monkeypatch, "mirror", "--rebuild", "--home", "outputs"))
+    assert "mlflow.db is another program's database: move it away" in said
+    assert (home / "mlflow.db").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,49 @@ import time
 import pytest
 
 from tests.integration import faults
-from tests.integration.fault_points import check_difference, first_at, told
+from tests.integration.fault_points import check_difference, first_at, reached, told
 
 pytestmark = pytest.mark.slow
+
+#: When the driver is killed.
+DRIVER = (
+    "run.json written",
+    "opened",
+    "first step",
+    "saving a checkpoint",
+    "after a checkpoint",
+    "first step",
+    "third step",
+    "sixth step",
+    "evaluating",
+    "evaluated",
+    "printing the table",
+)
+
+#: When each of six runs' processes is killed: no run more than twice, for each retry of it waits longer.
+TRIALS = (
+    ("opened", "opened"),
+    ("first step", "evaluating"),
+    ("saving a checkpoint", "third step"),
+    ("after a checkpoint", "sixth step"),
+    ("third step", "saving a checkpoint"),
+    ("sixth step", "evaluating"),
+)
+
+#: When the process of a run that may be tried again once is killed.
+AGAIN = ("first step", "third step")
+
+#: Which of Ray's processes is killed when, under three drivers.
+RAY = (
+    (("raylet", "run.json written"), ("gcs_server", "opened")),
+    (("gcs_server", "first step"), ("raylet", "after a checkpoint")),
+    (("raylet", "third step"), ("gcs_server", "evaluating")),
+)
+
+
+def test_the_matrix_kills_at_least_thirty_times():
+    """Each test fails when one of its kills did not come about."""
+    assert len(DRIVER) + sum(map(len, TRIALS)) + len(AGAIN) + sum(map(len, RAY)) >= 30
 
 
 def test_the_driver_killed_at_every_moment(bench, peaceful):
@@ -21,19 +61,7 @@ def test_the_driver_killed_at_every_moment(bench, peaceful):
     home = bench.root / "driver"
     folders = bench.folders(home)
     before = row = None
-    for moment in (
-        "run.json written",
-        "opened",
-        "first step",
-        "saving a checkpoint",
-        "after a checkpoint",
-        "first step",
-        "third step",
-        "sixth step",
-        "evaluating",
-        "evaluated",
-        "printing the table",
-    ):
+    for moment in DRIVER:
         driver = bench.start(home)
         if moment == "printing the table":
             came = faults.wait_for(lambda: all(map(faults.is_complete, folders)), driver)
@@ -56,30 +84,25 @@ def test_trial_processes_killed_under_one_driver(wide, wide_peaceful):
     home = wide.root / "trials"
     folders = wide.folders(home)
     driver = wide.start(home)
-    kills = {folder.name: 0 for folder in folders}
+    due = {folder.name: list(moments) for folder, moments in zip(folders, TRIALS, strict=True)}
+    steps = dict.fromkeys(due, 0)
     points = []
-    for moment in (
-        "opened",
-        "first step",
-        "saving a checkpoint",
-        "after a checkpoint",
-        "third step",
-        "evaluating",
-        "evaluated",
-        "sixth step",
-    ):
-        # Each retry of a run waits longer: no run is hit more than twice.
-        able = [folder for folder in folders if kills[folder.name] < 2 and not faults.is_complete(folder)]
-        folder = first_at(moment, driver, able)
-        if folder is None or not faults.kill_process(faults.holder(folder)):
-            continue
-        kills[folder.name] += 1
-        points.append((moment, folder, faults.standings([folder])))
+
+    def all_struck():
+        for folder in folders:
+            moments = due[folder.name]
+            has_come = bool(moments) and reached(moments[0], folder, steps[folder.name])
+            if has_come and faults.kill_process(faults.holder(folder)):
+                before = faults.standings([folder])
+                points.append((moments.pop(0), folder, before))
+                steps[folder.name] = before[folder.name].steps
+        return not any(due.values())
+
+    assert faults.wait_for(all_struck, driver, seconds=300), (due, driver.said[-3000:])
     assert driver.wait() == 0, driver.said[-3000:]
     for moment, folder, before in points:
         matrix.row("trial", moment, told([folder], before))
     check_difference(matrix, wide, home, wide_peaceful)
-    assert len(points) >= 6
 
 
 def test_a_process_killed_again_and_again_is_the_machines_failure(narrow, narrow_peaceful):
@@ -89,7 +112,7 @@ def test_a_process_killed_again_and_again_is_the_machines_failure(narrow, narrow
     home = narrow.root / "again"
     (folder,) = narrow.folders(home)
     driver = narrow.start(home, "resources.max_retries=1")
-    for moment in ("first step", "third step"):
+    for moment in AGAIN:
         assert first_at(moment, driver, [folder]) == folder
         assert faults.kill_process(faults.holder(folder))
         before = faults.standings([folder])
@@ -106,13 +129,7 @@ def test_a_process_killed_again_and_again_is_the_machines_failure(narrow, narrow
 
 def test_rays_own_processes_killed_under_one_driver(bench, peaceful):
     matrix = faults.Matrix("Ray's processes are killed; the driver starts Ray again.")
-    for number, points in enumerate(
-        (
-            (("raylet", "run.json written"), ("gcs_server", "opened")),
-            (("gcs_server", "first step"), ("raylet", "after a checkpoint")),
-            (("raylet", "third step"), ("gcs_server", "evaluating")),
-        )
-    ):
+    for number, points in enumerate(RAY):
         home = bench.root / f"ray-{number}"
         folders = bench.folders(home)
         driver = bench.start(home)

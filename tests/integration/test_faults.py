@@ -67,6 +67,8 @@ def test_what_a_sweep_opens_can_be_reached_from_this_machine_alone(shared):
 
 
 def test_ctrl_c_ends_cleanly_and_the_same_command_survives_every_kill(bench, peaceful):
+    # One run: each start is an import less, and what dies is the same.
+    bench = Bench(bench.root / "alone", STEPS, arms=("tepo",))
     home = bench.root / "killed"
     folders = bench.folders(home)
     driver = bench.start(home)
@@ -207,15 +209,18 @@ def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_
 def test_a_loss_that_is_not_finite_ends_a_run_by_the_users_fault_or_by_a_stop_rule(small_run):
     from tepo_lab.execute.trainable import TrialTrainable
     from tepo_lab.execute.why import causes
+    from tepo_lab.registry.expand import load_sweep
 
     # More than a number of single precision holds.
     infinite = ("trainer.steps=4", "objective.penalty.coef=1e39", *TINY)
     folders = [small_run(arm, *infinite)[1] for arm in ("tepo_kl_1", "tepo_kl_1_k1", "tepo")]
-    rules = [[], [], [{"when": "actor/grad_norm is not finite"}]]
+    own = [rule.model_dump(by_alias=True) for rule in load_sweep("panel-e")[0].stop]
+    rules = [[], [], own]
     for folder, stop in zip(folders, rules, strict=True):
         finish(TrialTrainable({"folder": str(folder.path), "stop": stop, "search": None, "session": "one"}))
     assert [folder.events()[-1]["event"] for folder in folders] == ["failed", "failed", "collapsed"]
     assert [folder.events()[-1].get("kind") for folder in folders] == ["user", "user", None]
+    assert folders[2].events()[-1]["rule"] == "actor/grad_norm is not finite"
     assert not any(folder.evaluated_steps() for folder in folders[:2])
     (cause,) = causes(folders)
     assert cause.runs == [folder.name for folder in folders[:2]]

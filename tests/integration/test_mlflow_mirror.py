@@ -9,11 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow_runs import complete, shown_values, start_run, write_steps
+from sqlalchemy import Engine, event
 
 from tepo_lab.schema.record import run_folders
 from tepo_lab.track.mirror import Mirror
@@ -124,7 +126,20 @@ def test_a_server_that_goes_down_and_comes_back_gets_everything(tmp_path: Path) 
     assert f"MLflow ({address}) cannot be written" in problems[0]
 
 
-@pytest.mark.slow
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """MLflow has SQLite wait 20 seconds for a lock; here it is a tenth of a second."""
+
+    def shorter(*call: Any) -> tuple[str, Any]:
+        _, _, statement, parameters, *_ = call
+        return statement.replace("busy_timeout = 20000", "busy_timeout = 100"), parameters
+
+    event.listen(Engine, "before_cursor_execute", shorter, retval=True)
+    yield
+    event.remove(Engine, "before_cursor_execute", shorter)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_locked_database_is_caught_up_with_when_it_is_free(tmp_path: Path) -> None:
     folder, problems, now = start_run(tmp_path, "tepo"), list[str](), [0.0]
     mirror = Mirror(tmp_path, None, "panel-e", problems.append, clock=lambda: now[0])

@@ -213,6 +213,7 @@ SWEEPS = [
     ("title: x\narms: [tepo]\noverrides: {arm.name: x}\n", "a sweep names its arms"),
     ("title: x\narms: [tepo]\nparts: [{arms: []}]\n", "part 1 names no arm"),
     ("title: x\narms: [tepo]\nstop: [{when: 'reward/mean < 1e', for: 2}]\n", "METRIC < NUMBER"),
+    ("title: x\narms: [tepo]\nstop: [{when: actor/grad_norm is not finite, for: 2}]\n", "leave out `for`"),
     ("title: x\narms: [tepo]\nfeeds: [table9]\n", "unknown table 'table9'"),
     ("title: x\narms: [tepo]\nlabels: {tepoo: A}\n", "there is no arm 'tepoo' beside it"),
     ("title: x\narms: [tepo]\nsearch: {}\n", "key 'search.validation' is missing"),

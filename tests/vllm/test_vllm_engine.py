@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tepo_lab.rollout.engine import Sampling
+from tepo_lab.train.sampler_check import CheckedEngine
 from tepo_lab.train.scoring import Scorer, pack
 
 pytestmark = pytest.mark.vllm
@@ -131,6 +132,18 @@ def test_log_probs_agree_with_the_trainers_model_also_after_three_updates(engine
         assert mismatch(engine, loaded, seed=update) < 1e-4
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_an_evaluation_is_compared_at_the_temperature_of_vllms_log_probabilities(engine, loaded, temperature):
+    prompts = loaded.tokenizer(PROMPTS)["input_ids"]
+    engine.sync_weights()
+    checked = CheckedEngine(engine, calls=1)
+    checked.generate(prompts, samples=2, sampling=Sampling(temperature, 24, seed=1))
+    assert [kept[0] for kept in checked.kept] == [temperature or 1.0] * len(prompts)
+    assert checked.mismatch(loaded) < 1e-4
+    checked.kept = [(1.5, *kept[1:]) for kept in checked.kept]
+    assert checked.mismatch(loaded) > 1e-2
+
+
 def test_two_training_steps_through_the_trainer(checkpoint, small_run):
     from tepo_lab.train.trial import run_trial
 
@@ -146,6 +159,8 @@ def test_two_training_steps_through_the_trainer(checkpoint, small_run):
     assert (last.phase, last.step) == ("complete", 2)
     for step in folder.metrics():
         assert step["rollout/sampler_mismatch_max"] < 1e-3
+    (mean,) = [event["sampler_mismatch"] for event in folder.events() if event["event"] == "evaluated"]
+    assert mean < 1e-3
 
 
 def test_a_run_whose_sampler_strays_is_marked_suspect(checkpoint, small_run):

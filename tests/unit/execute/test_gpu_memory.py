@@ -62,7 +62,12 @@ def test_sixteen_bytes_a_parameter_are_shared_by_learners():
     assert memory.weights + memory.gradients + memory.optimizer == pytest.approx(16 / 8)
     # Two layers of (1e9 - 2e8) / 10 parameters and the 2e8 outside of them, in bfloat16; a replica samples.
     assert memory.gathered == pytest.approx(2 * (2 * 0.08 + 0.2))
-    assert memory.engine == pytest.approx(2.0 + 1.6)
+    assert (memory.engine, memory.replica) == pytest.approx((1.6, 2.0))
+    # The replica stays while the learners work; vLLM's copy of the weights does not.
+    assert memory.learning == pytest.approx(2 + 0.72 + memory.activations + 6.4 + 2.0 + OVERHEAD_GB)
+    sleeping = memory_of("resources={gpus: 8, learners: 8}", "rollout.engine=vllm")
+    assert sleeping.learning == pytest.approx(memory.learning - 2.0)
+    assert (sleeping.engine, sleeping.replica) == pytest.approx((2.0 + 0.016, 0.0))
 
 
 def test_float32_and_no_checkpointing():
@@ -84,6 +89,12 @@ def test_what_cannot_fit_is_refused_with_numbers_and_a_mend():
     check_memory([unknown])
     with pytest.raises(ResourceError, match="one has 10 GB"):
         check_memory([unknown], 10)
+
+
+def test_a_replica_that_leaves_no_room_to_learn_is_mended_by_vllm():
+    spec = compose_run("tepo", "qwen2.5-7b", (*ONE_GPU, "resources={gpus: 8, learners: 8}"))
+    with pytest.raises(ResourceError, match=r"beside a replica of 2\.0\).*set rollout\.engine=vllm"):
+        check_memory([spec], 13)
 
 
 def test_vllm_takes_its_share_of_the_gpu_beside_the_resting_learner():

@@ -1,20 +1,28 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import datasets
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from tepo_lab.errors import DataError, ModelError
+from tepo_lab.execute import hub
 from tepo_lab.execute.failures import is_machine_failure
-from tepo_lab.execute.hub import HubUnreachableError, check_hub, check_model
+from tepo_lab.execute.hub import at_commits, check_hub, check_model, commit_of
+from tepo_lab.execute.provenance import provenance
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.schema.profile import DatasetData, ModelSpec
+from tepo_lab.tasks.hub import HubUnreachableError
+
+COMMIT = "c" * 40
 
 
-def spec(*overrides, hub=None):
+def spec(*overrides, data=None):
     """A nano run, its training data of the hub where a name is given."""
     made = compose_run("tepo", "nano", overrides, seed=1)
-    return made.model_copy(update={"data": DatasetData(kind="dataset", hub=hub)}) if hub else made
+    return made.model_copy(update={"data": DatasetData(kind="dataset", hub=data)}) if data else made
 
 
 @pytest.fixture
@@ -27,10 +35,13 @@ def asked(monkeypatch, tmp_path):
         assert settings["timeout"] <= 10
         if not name.startswith("some/"):
             raise OSError("404\n  not found")
+        return SimpleNamespace(sha=COMMIT)
 
     monkeypatch.setattr(HfApi, "model_info", answer)
     monkeypatch.setattr(HfApi, "dataset_info", answer)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "ready")
+    monkeypatch.setattr(hub, "_TAKEN", {})
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     return names
 
@@ -42,7 +53,7 @@ def test_what_lies_here_is_not_asked_for(asked, tmp_path):
 
 def test_each_name_is_asked_for_once(asked):
     model = ("model.path=some/model", "model.sha256=null")
-    check_hub([spec(*model, hub="some/problems"), spec(*model, "trainer.steps=3", hub="some/problems")])
+    check_hub([spec(*model, data="some/problems"), spec(*model, "trainer.steps=3", data="some/problems")])
     assert asked == ["some/model", "some/problems"]
 
 
@@ -58,15 +69,16 @@ def test_a_hub_that_does_not_answer_is_asked_again_and_one_that_has_no_such_mode
         def __init__(self):
             Exception.__init__(self, "404")
 
-    answers = [OSError("busy"), OSError("busy"), None]
+    answers = [OSError("busy"), OSError("busy"), COMMIT]
 
     def answer(api, name, **settings):
         asked.append(name)
-        if error := answers.pop(0):
-            raise error
+        if isinstance(found := answers.pop(0), Exception):
+            raise found
+        return SimpleNamespace(sha=found)
 
     monkeypatch.setattr(HfApi, "model_info", answer)
-    check_model(ModelSpec(name="m", path="some/model"), waits=(0.0, 0.0))
+    assert check_model(ModelSpec(name="m", path="some/model"), waits=(0.0, 0.0)) == COMMIT
     assert asked == ["some/model"] * 3
     answers[:] = [NotThereError()]
     with pytest.raises(ModelError, match="cannot be loaded"):
@@ -113,14 +125,43 @@ def test_what_can_be_no_name_of_the_hub_is_a_missing_folder(asked, name):
 
 
 def test_data_that_the_hub_does_not_have_are_told_in_one_line(asked):
-    with pytest.raises(DataError, match="data set other/problems: cannot be loaded"):
-        check_hub([spec(hub="other/problems")])
+    with pytest.raises(DataError, match=r"data set other/problems \[train\]: cannot be loaded"):
+        check_hub([spec(data="other/problems")])
 
 
 def test_offline_only_the_cache_counts(asked, monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="HF_HUB_OFFLINE is set"):
-        check_hub([spec(hub="some/problems")])
+        check_hub([spec(data="some/problems")])
     (tmp_path / "datasets--some--problems").mkdir()
-    check_hub([spec(hub="some/problems")])
+    check_hub([spec(data="some/problems")])
     assert asked == []
+
+
+MODEL = ("model.path=some/model", "model.sha256=null")
+
+
+def test_the_commits_that_the_hub_names_stand_in_the_provenance_and_are_what_the_run_loads(asked, tmp_path):
+    own = spec(*MODEL, data="some/problems")
+    check_hub([own])
+    told = provenance(tmp_path, own)
+    assert (told["model"]["commit"], told["data"]["training"]["commit"]) == (COMMIT, COMMIT)
+    assert "commit" not in told["data"]["benchmarks"]["sum6"]
+    pinned = at_commits(own, told)
+    assert (pinned.model.revision, pinned.data.revision) == (COMMIT, COMMIT)
+    assert pinned.suite == own.suite
+    assert (own.model.revision, own.data.revision) == (None, None)
+    assert at_commits(own, {}) == own
+
+
+def test_of_a_cached_model_the_commit_is_that_of_its_snapshot_and_the_hub_is_not_asked(asked, tmp_path):
+    cached = tmp_path / "models--some--model"
+    snapshot = cached / "snapshots" / ("d" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("d" * 40)
+    own = spec(*MODEL)
+    check_hub([own])
+    assert (commit_of(own.model), asked) == ("d" * 40, [])
+    assert commit_of(spec().model) is None

@@ -234,3 +234,22 @@ def test_a_marked_evaluation_without_a_checkpoint_blocks_its_run_until_a_whole_f
     assert blocked.reason.endswith(f"remove {found.folder.path} to run it anew")
     evaluated(found, 4)
     assert entry(tmp_path, run).state == "complete"
+
+
+def test_what_is_asked_for_now_is_not_waited_for_because_a_later_end_was_lost(tmp_path, run):
+    shorter = planned(compose_run("tepo", "nano", ("trainer.steps=2",), seed=1))
+    found = completed(tmp_path, run)
+    evaluated(found, 2)
+    found.folder.generations(4).unlink()
+    assert (entry(tmp_path, run).state, entry(tmp_path, shorter).state) == ("damaged", "complete")
+
+
+def test_an_evaluation_on_the_way_that_no_run_makes_again_costs_nothing(tmp_path):
+    both = planned(compose_run("tepo", "nano", ("trainer.steps=4", "trainer.evaluate_at=[2]"), seed=1))
+    found = entry(tmp_path, both)
+    prepare_folder(found)
+    add(found, "evaluated", 2)
+    add(found, "checkpoint", 3)
+    plan = make_plan(tmp_path, [Expansion(load_sweep("panel-e")[0], (both,))])
+    declared = both.spec.profile.estimates
+    assert plan.seconds_left(plan.entries[0]) == declared.seconds_per_step + declared.evaluation_seconds

@@ -12,7 +12,16 @@ import pytest
 from tepo_lab.execute import provenance as module
 from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.provenance import command, data_identity, model_identity, patch_file, provenance
+from tepo_lab.execute.provenance import (
+    changed_inputs,
+    command,
+    data_identity,
+    going_on,
+    model_identity,
+    patch_file,
+    provenance,
+    tells_other,
+)
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import DatasetData, ModelSpec
@@ -127,6 +136,24 @@ def test_a_run_that_goes_on_with_other_code_keeps_what_it_was_made_with(checkout
     assert (run["earlier_provenance"], run["provenance"]["dirty"]) == ([first], True)
 
 
+def test_a_run_whose_files_lie_elsewhere_now_goes_on_as_it_was(checkout, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    for folder, content in (("before", "1"), ("after", "1"), ("other", "2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.jsonl").write_text(f'{{"problem": "{content}", "answer": "1"}}\n')
+    data = ("data=gsm8k", "data.path=own.jsonl")
+    made = []
+    for folder in ("before", "after", "other"):
+        monkeypatch.chdir(tmp_path / folder)
+        found = entry(home, planned(compose_run("tepo", "nano", data, seed=3)))
+        prepare_folder(found)
+        found.folder.checkpoint(2).mkdir(parents=True, exist_ok=True)
+        made.append(found.folder.run())
+    assert made[0]["provenance"]["data"]["training"]["path"] == str(tmp_path / "before" / "own.jsonl")
+    assert "earlier_provenance" not in made[1]
+    assert len(made[2]["earlier_provenance"]) == 1
+
+
 def test_a_damaged_run_file_is_written_anew_and_says_so(tmp_path):
     found = entry(tmp_path, planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=3)))
     prepare_folder(found)
@@ -137,3 +164,71 @@ def test_a_damaged_run_file_is_written_anew_and_says_so(tmp_path):
     run = found.folder.run()
     assert run["id"] == found.planned.run_id
     assert run["earlier_provenance"] == [{"commit": None, "lost": "run.json was damaged and written anew"}]
+
+
+@pytest.mark.parametrize(("name", "is_dirty"), [("tepo_lab/new.py", True), ("sweeps/own.yaml", True), ("b.txt", False)])
+def test_a_new_file_among_the_sources_makes_the_tree_a_changed_one(checkout, tmp_path, spec, name, is_dirty):
+    (checkout / name).parent.mkdir(exist_ok=True)
+    (checkout / name).write_text("new\n")
+    found = provenance(tmp_path / "home", spec)
+    assert (found["dirty"], found["untracked"]["count"]) == (is_dirty, 1)
+    assert "diff" not in found
+
+
+def test_versions_count_where_both_tell_of_them():
+    then = {"commit": "a", "versions": {"torch": "2.1", "ray": "2.4"}, "hardware": {"cpus": 2}}
+    more = {"commit": "a", "versions": {"torch": "2.1", "ray": "2.4", "sympy": "1.13"}, "hardware": {"cpus": 2}}
+    newer = {**then, "versions": {"torch": "2.2", "ray": "2.4"}}
+    changed = {**then, "diff": "b"}
+    assert [tells_other(then, now, inputs=False) for now in (then, more, newer, changed)] == [False, False, True, True]
+
+
+def told(model=None, **training):
+    """A provenance of a model and training data of the hub."""
+    data = {"hub": "some/problems", "revision": None, **training}
+    return {"model": {"path": "some/model", "revision": None, **(model or {})}, "data": {"training": data}}
+
+
+def test_a_run_that_goes_on_keeps_the_commits_it_was_made_from():
+    then = told({"commit": "old"}, commit="old")
+    now = going_on(told({"commit": "new"}, commit="new"), then)
+    assert now == then
+    # The hub was not asked, or the earlier run did not tell: each keeps what is known.
+    assert going_on(told(), then) == then
+    assert going_on(told({"commit": "new"}), told()) == told({"commit": "new"})
+    # Another data set has commits of its own.
+    other = told(hub="other/problems", commit="new")
+    assert going_on(other, then)["data"]["training"]["commit"] == "new"
+
+
+def test_another_commit_is_another_input_and_one_that_is_not_known_is_not():
+    assert tells_other(told({"commit": "a"}), told({"commit": "b"}), inputs=True)
+    assert not tells_other(told({"commit": "a"}), told({"commit": "b"}), inputs=False)
+    assert not tells_other(told(), told({"commit": "b"}), inputs=True)
+    assert tells_other(told(sha256={"a": "1"}), told(sha256={"a": "1", "b": "2"}), inputs=True)
+
+
+def test_files_too_large_to_be_read_are_known_by_samples_of_them(tmp_path, monkeypatch, spec):
+    monkeypatch.setattr(module, "MAX_HASHED_BYTES", 1000)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 4)
+    monkeypatch.setattr(module, "SAMPLED_BLOCKS", 5)
+    problems = tmp_path / "problems.jsonl"
+    own = spec.model_copy(update={"data": DatasetData(kind="dataset", path=str(problems))})
+
+    def identity(content):
+        problems.unlink(missing_ok=True)
+        problems.write_bytes(content)
+        module._sampled_sha256.cache_clear()
+        return data_identity(own)["training"]
+
+    content = bytes(range(256)) * 8
+    first = identity(content)
+    assert first["sha256"] == {"problems.jsonl": None}
+    # Blocks begin at 0, 511, 1022, 1533 and 2044 of 2048 bytes.
+    seen = b"".join(content[place : place + 4] for place in (0, 511, 1022, 1533, 2044))
+    assert first["sampled_sha256"] == {"problems.jsonl": hashlib.sha256(b"2048\n" + seen).hexdigest()}
+    assert identity(content[:-1] + b"x") != first
+    assert identity(content + b"x") != first
+    older = {"data": {"training": {"path": first["path"], "sha256": first["sha256"]}}}
+    assert changed_inputs(older, own) == []
+    assert changed_inputs({"data": {"training": first}}, own) == ["training data"]

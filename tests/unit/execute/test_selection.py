@@ -15,7 +15,7 @@ from tepo_lab.registry.expand import load_sweep, planned
 from tepo_lab.schema.record import RunFolder, append_line, write_json
 
 
-def test_what_was_chosen_stands_while_other_files_keep_its_runs_out(tmp_path):
+def test_what_was_chosen_stands_while_runs_are_blocked(tmp_path):
     sweep = load_sweep("explore-learning-rate")[0]
     entries = []
     for rate, score in (("1e-4", 80.0), ("2e-4", 20.0)):
@@ -28,8 +28,11 @@ def test_what_was_chosen_stands_while_other_files_keep_its_runs_out(tmp_path):
     path = tmp_path / "sweeps" / sweep.name / FILE
     written = path.read_text()
     assert list(json.loads(written)["chosen"]) == [entries[0].planned.family]
-    write_selection(tmp_path, sweep, [replace(entries[0], state="other files"), entries[1]])
-    assert path.read_text() == written
+    for state in ("other files", "past", "damaged"):
+        write_selection(tmp_path, sweep, [replace(entries[0], state=state), entries[1]])
+        assert path.read_text() == written
+    write_selection(tmp_path, sweep, [replace(entries[0], state="failed"), entries[1]])
+    assert list(json.loads(path.read_text())["chosen"]) == [entries[1].planned.family]
 
 
 def test_a_chosen_point_says_among_how_many(tmp_path):

@@ -8,9 +8,9 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from ray.tune.experiment import Trial
 from ray.tune.registry import register_trainable
 
-from tepo_lab.execute.hub import HubUnreachableError
 from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.trainable import Ends, TrialTrainable
+from tepo_lab.tasks.hub import HubUnreachableError
 
 
 def asked(monkeypatch, error):

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from safetensors import SafetensorError
 
-from tepo_lab.errors import ModelError
+from tepo_lab.errors import MachineError, ModelError, ResourceError
 from tepo_lab.execute.failures import (
     begin_attempt,
     end_attempt,
@@ -55,6 +55,8 @@ def test_the_machines_failures_are_told_from_the_users():
         assert is_machine_failure(OSError(number, "said by the system"))
     assert is_machine_failure(MemoryError())
     assert is_machine_failure(OutOfMemoryError("CUDA out of memory"))
+    assert is_machine_failure(MachineError("vLLM cannot start (Free memory on device 0 ...)"))
+    assert not is_machine_failure(ResourceError("a grading worker cannot start (no module): install math-verify."))
     for said in (
         "[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
         "PytorchStreamWriter failed writing file data/0: file write failed",
@@ -109,6 +111,8 @@ def test_runs_that_failed_alike_are_one_cause_with_its_mend(make):
         ("machine", ["four"]),
         ("stopped", ["five"]),
     ]
+    record_machine_failure(runs[4], raised(MachineError("vLLM cannot start (3 of 48 GiB): free the GPU's memory.")))
+    assert next(each for each in causes(runs[4:])).mend == "as the error says; then give the same command again."
     assert found[0].error == "model.path=x: cannot be loaded (no such folder)."
     assert found[0].mend.startswith("as the error says")
     assert found[0].log[-1] == "tepo_lab.errors.ModelError: model.path=x: cannot be loaded (no such folder)."

@@ -11,6 +11,7 @@ from tepo_lab.registry.locations import names
 from tepo_lab.registry.reports import load_report, own_profiles, resolve_report
 from tepo_lab.schema.arm import source_of
 from tepo_lab.schema.profile import PromptSpec
+from tepo_lab.schema.sweep import MUST_BE_FINITE
 
 ARMS = names("experiments", "arm")
 TRAINED = [arm for arm in ARMS if arm_file(arm).trained]
@@ -135,6 +136,13 @@ def test_a_paper_profile_has_the_papers_suite_and_training(profile):
 def test_every_sweep_expands_on_its_own_profile(name):
     runs = expand(*load_sweep(name)).runs
     assert len({run.run_id for run in runs}) == len(runs) > 1
+
+
+@pytest.mark.parametrize("name", names("sweeps"))
+def test_a_sweep_in_which_a_loss_may_overflow_lets_a_gradient_too(name):
+    sweep, _ = load_sweep(name)
+    watched = {rule.metric for rule in sweep.stop if rule.when.endswith("is not finite")}
+    assert watched in (set(), set(MUST_BE_FINITE))
 
 
 @pytest.mark.parametrize("name", names("reports"))

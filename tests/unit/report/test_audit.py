@@ -134,6 +134,12 @@ def test_orders_across_panels_are_held_against_each_other(tmp_path: Path) -> Non
     assert [each.detail.partition("; ")[0] for each in found] == [
         "panel a: inconsistent: printed one 54.68 above two 54.60 of panel b"
     ]
+    # The same two rows in order elsewhere do not hide it.
+    before = {"c/one": "25.00 75.00 56.25", "c/two": "20.83 75.00 54.68"}
+    again = [each for each in table(tmp_path, before | rows).findings if each.kind == "ordering"]
+    assert "panel a: inconsistent: printed one 54.68 above two 54.60 of panel b" in [
+        each.detail.partition("; ")[0] for each in again
+    ]
     alone = replace(table(tmp_path, rows), findings=tuple(found))
     assert alone.text().endswith("\n1 finding.\n")
     assert replace(alone, findings=()).text().endswith("\nNo findings.\n")

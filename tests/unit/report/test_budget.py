@@ -40,7 +40,7 @@ def test_a_run_whose_first_evaluation_is_beyond_the_budget_has_none(tmp_path: Pa
     found = equal_budget([thrifty, costly], "tokens")
     assert (found.steps, found.beyond) == ({("thrifty", 1): 4}, 1)
     assert found.note.endswith(
-        "1 run has none: set trainer.evaluate_at=[...] to earlier steps and run the sweep again."
+        "1 run has none: run the sweep in another home (--home) with trainer.evaluate_at=[...] set to earlier steps."
     )
     assert missing_reason(costly, None)[1] == "not evaluated within the budget"
 

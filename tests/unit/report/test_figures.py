@@ -13,7 +13,7 @@ from synthetic_steps import write_steps
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.report.figures import CELLS, bars, cells, curves, draw, forest
 from tepo_lab.report.figures_data import figure_lines
-from tepo_lab.report.figures_series import ArmRuns, wanted_arms
+from tepo_lab.report.figures_series import ArmRuns, gaps, shown_arms, wanted_arms
 from tepo_lab.report.figures_style import COLOURS, Drawn, save, svg_fragment
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.figure import FigureReport, Plot
@@ -76,6 +76,18 @@ def test_values_that_were_not_finite_are_gaps(home: SyntheticHome) -> None:
     np.testing.assert_array_equal(series.mean, [2.0, np.nan, 4.0])
     np.testing.assert_array_equal(series.low, [2.0, np.nan, 4.0])
     assert series.overall() == 3.0
+
+
+def test_runs_whose_records_are_damaged_are_said_to_be(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2))
+    home.want("masked", (1,))
+    for arm, seed in (("plain", 1), ("plain", 2), ("masked", 1)):
+        write_steps(home.run(arm, seed), 3, level=1.0)
+    for arm, seed in (("plain", 2), ("masked", 1)):
+        home.run(arm, seed).metrics_file.write_text("garbage\n" + '{"step": 2}\n')
+    shown = shown_arms(home.path, home.table())
+    for arms in (arms_of(home), shown):
+        assert gaps(arms) == ["PLAIN: records of seed 2 damaged", "MASKED: records of seed 1 damaged"]
 
 
 def test_a_curve_is_drawn_for_each_arm_with_a_band_over_its_seeds(trained: SyntheticHome) -> None:

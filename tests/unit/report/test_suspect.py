@@ -59,14 +59,54 @@ def test_a_sampler_that_differs_from_the_trainer(home: SyntheticHome) -> None:
     columns = columns_of(SUITE, RIGHT)
     home.want("plain", (1,))
     folder = home.run("plain", 1, columns=columns, rollout={"max_sampler_mismatch": 0.01})
-    for step, mismatch in enumerate((0.001, 0.02, 0.03, *[None] * 17), start=1):
-        append_line(folder.metrics_file, {"step": step, "rollout/sampler_mismatch_mean": mismatch})
+    for step in range(1, 21):
+        # A step that learned from nothing has none.
+        known = {} if step > 3 else {"rollout/sampler_mismatch_mean": (0.001, 0.02, 0.03)[step - 1]}
+        append_line(folder.metrics_file, {"step": step, **known})
     (row,) = home.table().rows
     assert row.suspect == (
         "seed 1: sampler and trainer differ by 0.03 nats a token at step 3 (limit 0.01, passed at 2 of 3 steps)",
     )
     write_steps(home.run("plain", 1, columns=columns, rollout={"max_sampler_mismatch": None}), 1)
     assert home.table().rows[0].suspect == ()
+
+
+def test_a_sampler_whose_log_probabilities_are_not_finite(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, columns=columns_of(SUITE, RIGHT), rollout={"max_sampler_mismatch": 0.01})
+    for step in range(1, 21):
+        append_line(folder.metrics_file, {"step": step, "rollout/sampler_mismatch_mean": None if step == 7 else 0.02})
+    assert home.table().rows[0].suspect == (
+        "seed 1: the sampler's log-probabilities are not finite at step 7 (limit 0.01, passed at 20 of 20 steps)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("mismatch", "said"),
+    [
+        (0.01, ()),
+        (0.02, ("seed 1: sampler and trainer differ by 0.02 nats a token in the evaluation (limit 0.01)",)),
+        (None, ("seed 1: the sampler's log-probabilities are not finite in the evaluation (limit 0.01)",)),
+    ],
+)
+def test_an_evaluation_that_was_not_sampled_with_the_trainers_weights(
+    home: SyntheticHome, mismatch: float | None, said: tuple[str, ...]
+) -> None:
+    home.want("plain", (1,))
+    tallies = {"greedy": {"correct": 2, "graded": 6}, "sampled": {"correct": 5, "graded": 12}}
+    event = {"event": "evaluated", "step": 20, "benchmarks": tallies}
+    # Made once before, by a sampler gone astray; graded again afterwards, which says nothing of the sampler.
+    events = ({**event, "sampler_mismatch": 9.0}, {**event, "sampler_mismatch": mismatch}, event)
+    others = ({"event": "evaluated", "step": 10, "benchmarks": tallies, "sampler_mismatch": 9.0},)
+    folder = home.run(
+        "plain",
+        1,
+        columns=columns_of(SUITE, RIGHT),
+        rollout={"max_sampler_mismatch": 0.01},
+        events=(*others, *events, {"event": "complete", "step": 20}),
+    )
+    write_steps(folder, 20)
+    assert home.table().rows[0].suspect == said
 
 
 def test_records_that_contradict_each_other_leave_the_scores_and_a_mark(home: SyntheticHome) -> None:
@@ -155,6 +195,49 @@ def test_a_seed_made_from_other_files_than_the_rest_is_marked(home: SyntheticHom
     (row,) = home.table().rows
     assert row.provenance == ("seed 2: made with other files than most of the row's other seeds (training data)",)
     assert "complete, other files" in render(home.table(), "text")
+
+
+def test_a_seed_made_from_another_commit_is_marked_and_neither_a_local_copy_nor_an_older_record_is(
+    home: SyntheticHome,
+) -> None:
+    home.want("plain", (1, 2, 3, 4, 5))
+    made_from(home, "plain", 4, model="aa")
+    for seed, known in ((1, {"commit": "aa"}), (2, {"commit": "bb"}), (3, {"commit": "aa"}), (5, {})):
+        told = {"model": {"path": "some/model", "revision": None, **known}}
+        home.run("plain", seed, columns=columns_of(SUITE, RIGHT), provenance=told)
+    (row,) = home.table().rows
+    said = "seed 2: made with other files than most of the row's other seeds (commit of the model)"
+    assert row.provenance == (said,)
+
+
+def test_all_rows_are_to_be_graded_on_the_same_commit_of_a_benchmark(home: SyntheticHome) -> None:
+    for arm, commit in (("plain", "aa"), ("other", "bb"), ("third", "aa")):
+        home.want(arm, (1,))
+        told = {"data": {"benchmarks": {"greedy": {"hub": "some/problems", "commit": commit}}}}
+        home.run(arm, 1, columns=columns_of(SUITE, RIGHT), provenance=told)
+    said = "seed 1: made with other files than most other runs here (commit of benchmark greedy)"
+    assert [row.provenance for row in home.table().rows] == [(), (said,), ()]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "is_marked"),
+    [
+        ([(0, "a"), (8, "a")], False),
+        ([(0, "a"), (8, "b")], True),
+        ([(0, "b"), (0, "a"), (8, "a")], False),  # the first left nothing
+        ([(0, "b"), (0, "b"), (8, None)], False),  # an attempt that does not tell
+    ],
+)
+def test_a_run_that_went_on_on_other_hardware_is_marked(home: SyntheticHome, attempts, is_marked) -> None:
+    home.want("plain", (1,))
+    known = [
+        {"event": "resumed", "step": step, **({"hardware": {"gpus": [node]}} if node else {})}
+        for step, node in attempts
+    ]
+    home.run("plain", 1, columns=columns_of(SUITE, RIGHT), events=(*known, {"event": "complete", "step": 20}))
+    (row,) = home.table().rows
+    said = ("seed 1: partly made with other code, versions or hardware",)
+    assert row.provenance == (said if is_marked else ())
 
 
 @pytest.mark.parametrize("what", ["training", "model"])

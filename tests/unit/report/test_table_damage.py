@@ -35,7 +35,7 @@ def test_what_cannot_be_counted_is_damaged(
     plain, other = home.table().rows
     assert (plain.outcome, plain.seeds) == ("partly: 1 of 2 seeds (records damaged)", (1,))
     assert (other.average.missing, other.average.generation_weighted) == ("damaged", None)
-    assert f"step-000020.parquet cannot be read ({words}): remove it" in str(other.average.reason)
+    assert f"step-000020.parquet cannot be read ({words}): run the sweep again" in str(other.average.reason)
     assert capsys.readouterr().err.count(f"run {folder.name} is passed over: ") == 1
 
 
@@ -47,7 +47,7 @@ def test_damaged_records_are_named(home: SyntheticHome) -> None:
     folder.generations(20).write_bytes(whole[:-200] + bytes(192) + whole[-8:])
     found, _, reason = only_row(home)
     assert found == "records damaged"
-    assert re.search(r"step-000020.parquet cannot be read .*remove it", str(reason))
+    assert re.search(r"step-000020.parquet cannot be read .*run the sweep again", str(reason))
     # Nor does one whose own description is damaged stop the others.
     folder.generations(20).write_bytes(b"PAR1" + bytes(64) + b"PAR1")
     home.want("other", (1,))

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from tepo_lab.errors import MachineError
 from tepo_lab.rollout.engine import Response, Sampling
 from tepo_lab.rollout.vllm_engine import ENVIRONMENT, VllmEngine
 
@@ -144,26 +145,51 @@ def test_a_prompts_seed_does_not_depend_on_the_batch_it_is_in(engine: VllmEngine
     assert engine.llm.seeds[4:] == engine.llm.seeds[2:4]
 
 
-@pytest.mark.parametrize("has_peers", [False, True])
-def test_only_learners_with_peers_are_placed_by_their_launcher(has_peers: bool, monkeypatch) -> None:
-    """The external launcher reads RANK and LOCAL_RANK, which a learner by itself has not."""
-    given: dict = {}
+def opened(monkeypatch: pytest.MonkeyPatch, llm: object, **options: object) -> VllmEngine:
+    """An engine on a GPU whose vLLM is made by `llm`."""
     module = ModuleType("vllm")
-    module.LLM = given.update  # type: ignore[attr-defined]
+    module.LLM = llm  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", module)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     model = SimpleNamespace(device=torch.device("cuda"))
-    VllmEngine(
-        model,
-        checkpoint="m",
-        dtype="float32",
-        end_ids=[1],
-        max_tokens=8,
-        sequences_per_batch=4,
-        revision="a1b2",
-        **({"has_peers": True} if has_peers else {}),
-    )
+    sizes = {"max_tokens": 8, "sequences_per_batch": 4}
+    return VllmEngine(model, checkpoint="m", dtype="float32", end_ids=[1], **sizes, **options)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ValueError(
+            "Free memory on device cuda:0 (3.15/79.1 GiB) on startup is less than desired GPU memory utilization (0.6, "
+            "47.5 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+        ),
+        ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."),
+        AssertionError("Error in memory profiling. Initial free memory 3.15 GiB, current free memory 70.2 GiB."),
+    ],
+    ids=["held by others", "none left for the cache", "given back meanwhile"],
+)
+def test_memory_that_a_gpu_has_not_now_is_the_machines_failure(said: Exception, monkeypatch) -> None:
+    def without_memory(**given: object) -> None:
+        raise said
+
+    with pytest.raises(MachineError) as raised:
+        opened(monkeypatch, without_memory)
+    first = str(said).partition(". ")[0]
+    assert str(raised.value).startswith(f"vLLM cannot start ({first}): free the GPU's memory")
+
+    def with_other_trouble(**given: object) -> None:
+        raise ValueError("max_model_len is too large")
+
+    with pytest.raises(ValueError, match="max_model_len"):
+        opened(monkeypatch, with_other_trouble)
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+def test_only_learners_with_peers_are_placed_by_their_launcher(has_peers: bool, monkeypatch) -> None:
+    """The external launcher reads RANK and LOCAL_RANK, which a learner by itself has not."""
+    given: dict = {}
+    opened(monkeypatch, given.update, revision="a1b2", **({"has_peers": True} if has_peers else {}))
     assert given["enable_sleep_mode"]
     assert given["revision"] == "a1b2"
     assert given.get("distributed_executor_backend") == ("external_launcher" if has_peers else None)

@@ -104,6 +104,8 @@ EVENTS = (
     {"time": 3.0, "event": "validated", "step": 2, "value": 50.0, "seconds": 0.5, "cpu_seconds": 0.25},
     {"time": 3.5, "event": "checkpoint", "step": 2},
     {"time": 4.0, "event": "evaluated", "step": 2, "benchmarks": {"sum6": {"correct": 1, "graded": 4}}, "seconds": 1.0},
+    {"time": 4.0, "event": "evaluated", "step": 2, "sampler_mismatch": None},
+    {"time": 4.0, "event": "evaluated", "step": 2, "sampler_mismatch": 1e30},
     {"time": 5.0, "event": "stopped", "step": 2, "by": "asha"},
     {"time": 6.0, "event": "failed", "step": 2, "kind": "user", "error": "", "fingerprint": "0"},
     {"time": 7.0, "event": "collapsed", "step": 2, "rule": "reward/mean < 0.02"},
@@ -131,6 +133,7 @@ def test_what_a_run_writes_of_itself_comes_back(tmp_path):
         ({"event": "failed", "kind": 3, "error": "x"}, "its 'kind' is no text"),
         ({"event": "validated", "step": 1, "value": "x"}, "its 'value' is no number"),
         ({"seconds": "x"}, "its 'seconds' is no number"),
+        *(({"sampler_mismatch": wrong}, "its 'sampler_mismatch' is no number") for wrong in ("x", [1], float("nan"))),
         *(({"benchmarks": wrong}, "its 'benchmarks' are no counts") for wrong in ([1], {"a": "x"}, {"a": {}})),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from tepo_lab.schema.sweep import StopRule, Sweep
+from tepo_lab.schema.sweep import MUST_BE_FINITE, StopRule, Sweep
 
 
 def test_blocks_fill_in_what_the_sweep_says_for_all():
@@ -43,7 +43,7 @@ def test_a_name_cannot_lead_out_of_a_folder():
         Sweep(name="../s", title="S", arms=("a",))
 
 
-@pytest.mark.parametrize("when", ["reward/mean < 0.02", "actor/entropy >= 3e-2", "actor/pg_loss is not finite"])
+@pytest.mark.parametrize("when", ["reward/mean < 0.02", "actor/entropy >= 3e-2", "actor/entropy is not finite"])
 def test_conditions_as_they_are_written(when):
     rule = StopRule.model_validate({"when": when, "for": 5})
     assert (rule.when, rule.steps, rule.outcome) == (when, 5, "collapsed")
@@ -54,3 +54,12 @@ def test_conditions_as_they_are_written(when):
 def test_other_conditions_are_refused(when):
     with pytest.raises(ValidationError):
         StopRule(when=when)
+
+
+@pytest.mark.parametrize("metric", MUST_BE_FINITE)
+def test_a_run_ends_at_its_first_step_without_meaning_so_no_rule_can_wait_for_more(metric):
+    when = f" {metric} is not finite "
+    assert StopRule.model_validate({"when": when, "for": 1}).metric == metric
+    with pytest.raises(ValidationError, match="can never hold for 2 steps"):
+        StopRule.model_validate({"when": when, "for": 2})
+    assert StopRule.model_validate({"when": f"{metric} > 5", "for": 2}).steps == 2

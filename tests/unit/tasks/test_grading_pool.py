@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tepo_lab.errors import ResourceError
+from tepo_lab.errors import MachineError, ResourceError
 from tepo_lab.tasks import verifier as module
 from tepo_lab.tasks.grading import grade_all
 from tepo_lab.tasks.verifier import Verdict, Verifier
@@ -66,12 +66,26 @@ def test_closing_ends_every_worker() -> None:
         os.kill(pid, 0)
 
 
-def test_a_worker_that_cannot_start_is_an_error_with_its_reason(pool: Verifier, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("does", "deadline", "kind", "said"),
+    [
+        ("import sys; sys.exit(3)", 60, MachineError, r"ended with code 3\): free some memory"),
+        ("import time; time.sleep(60)", 1, MachineError, "not ready after 1 s"),
+        ("""print('{"error": "no module named x"}')""", 60, ResourceError, r"no module named x\): install math-verify"),
+    ],
+    ids=["died", "did not come up", "lacks a package"],
+)
+def test_a_worker_that_cannot_start_is_an_error_with_its_reason(
+    does: str, deadline: float, kind: type[ResourceError], said: str, pool: Verifier, tmp_path, monkeypatch
+) -> None:
+    """Tried again where the machine is short of something, and not where a package is."""
     program = tmp_path / "broken.py"
-    program.write_text("import sys; sys.exit(3)")
+    program.write_text(does)
     monkeypatch.setattr(module, "_PROGRAM", program)
-    with pytest.raises(ResourceError, match="ended with code 3"):
+    monkeypatch.setattr(module, "START_DEADLINE", deadline)
+    with pytest.raises(ResourceError, match=said) as raised:
         pool.verdicts([("x", "y")])
+    assert raised.type is kind
 
 
 def test_timeouts_are_wrong_answers_and_told_as_such(pool: Verifier, monkeypatch) -> None:

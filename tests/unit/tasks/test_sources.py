@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,44 +138,3 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("no")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         open_source(data(tmp_path / "x.parquet"))
-
-
-class Hub:
-    """Stands in for the hub's client libraries."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, offline: bool, reachable: bool) -> None:
-        self.loads: list[tuple] = []
-        hub = types.ModuleType("huggingface_hub")
-        hub.constants = types.SimpleNamespace(HF_HUB_OFFLINE=offline)
-        hub.HfApi = lambda: types.SimpleNamespace(dataset_info=self.dataset_info)
-        datasets = types.ModuleType("datasets")
-        datasets.load_dataset = self.load_dataset
-        self.reachable = reachable
-        monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-        monkeypatch.setitem(sys.modules, "datasets", datasets)
-
-    def dataset_info(self, name: str, *, revision: str | None, timeout: float) -> None:
-        if not self.reachable:
-            raise ConnectionError("[Errno -2] Name or service\nnot known")
-
-    def load_dataset(self, *arguments: object, **options: object) -> list[dict]:
-        self.loads.append((arguments, options))
-        return ROWS
-
-
-HUB = DatasetData(kind="dataset", hub="owner/name", subset="main", split="test", revision="abc")
-
-
-def test_a_hub_out_of_reach_is_one_line_and_nothing_is_tried_again(monkeypatch) -> None:
-    hub = Hub(monkeypatch, offline=False, reachable=False)
-    with pytest.raises(DataError, match=r"owner/name/main \[test\]: cannot be loaded .*HF_HUB_OFFLINE=1") as raised:
-        open_source(HUB)
-    assert hub.loads == []
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(("offline", "reachable"), [(True, False), (False, True)])
-def test_the_hub_or_its_cache_gives_the_rows_at_their_revision(monkeypatch, offline: bool, reachable: bool) -> None:
-    hub = Hub(monkeypatch, offline=offline, reachable=reachable)
-    assert [problem.id for problem in open_source(HUB).benchmark(2)] == ["a", "b"]
-    assert hub.loads == [(("owner/name", "main"), {"split": "test", "revision": "abc"})]

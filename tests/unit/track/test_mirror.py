@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,22 @@ def test_a_foreign_database_stops_nothing_and_is_left_alone(lab: Lab) -> None:
     with pytest.raises(RecordError, match="move it away"):
         rebuild(lab.home)
     assert (lab.home / "mlflow.db").read_bytes() == b"not a database" * 100
+
+
+def test_another_programs_database_is_left_alone_too(lab: Lab) -> None:
+    database = lab.home / "mlflow.db"
+    with sqlite3.connect(database) as other:
+        other.execute("CREATE TABLE experiments (title TEXT)")
+    before = database.read_bytes()
+    folder, mirror = lab.run("tepo"), lab.mirror()
+    assert not mirror.update([folder])
+    assert len(lab.problems) == 1
+    assert "mlflow.db is another program's database: move it away" in lab.problems[0]
+    lab.sweep("panel-e", [folder])
+    with pytest.raises(RecordError, match="move it away"):
+        rebuild(lab.home)
+    assert database.read_bytes() == before
+    assert not (lab.home / "mlartifacts").exists()
 
 
 def test_a_moved_home_is_told_how_to_mend_its_mirror(lab: Lab) -> None:

@@ -9,13 +9,18 @@ import torch
 from safetensors.torch import load_file
 
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.rollout.engine import Response
+from tepo_lab.rollout.engine import Response, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ModelSpec
+from tepo_lab.schema.record import RunFolder
+from tepo_lab.train import checkpoint
 from tepo_lab.train.experience import Group
 from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import LoadedModel
+from tepo_lab.train.optimizer import adamw
 from tepo_lab.train.peers import ALONE, GroupPeers, sendable
+from tepo_lab.train.sampler_check import CheckedEngine
+from tepo_lab.train.sharing import SharedEngine
 from tepo_lab.train.trial import Trial
 from tests.unit.train.peers import in_processes
 
@@ -93,9 +98,13 @@ def compare(peers, path):
         if peers.is_first:
             alone = tiny(tied=tied)
             results[name] = (shared, learned(arm, alone, ALONE), weights, alone.state_dict())
-    untouched = taken_over_untouched(peers, path.with_name("optimizer"))
+    others = {
+        "untouched": taken_over_untouched(peers, path.with_name("optimizer")),
+        "to one and back": to_one_and_back(peers, path.with_name("checkpoints")),
+        "replica": replica_mismatches(peers),
+    }
     if peers.is_first:
-        torch.save(results | {"untouched": untouched}, path)
+        torch.save(results | others, path)
 
 
 def taken_over_untouched(peers, folder):
@@ -111,12 +120,86 @@ def taken_over_untouched(peers, folder):
         learner = Learner(compose_run("tepo", "nano", OVERRIDES, seed=1), LoadedModel(model, None, (0,), 0), peers)
         if way == "shards":
             save_optimizer(folder, model, learner.optimizer)
-            load_optimizer(folder, model, learner.optimizer, peers)
+            load_optimizer(folder, model, learner.optimizer, peers, weights=folder.with_name("model"))
         elif way == "one process":
             scatter_optimizer(torch.optim.AdamW(tiny(tied=True).parameters()).state_dict(), model, learner.optimizer)
         learner.learn(1, groups(1, 2))
         weights[way] = {name: value.clone() for name, value in full_weights(model)}
     return weights
+
+
+class NoTokenizer:
+    def save_pretrained(self, folder): ...
+
+
+def to_one_and_back(peers, home):
+    """Float32 weights and moments of a bfloat16 model: of two processes, then of one, then of two again."""
+    from transformers import Qwen3ForCausalLM
+
+    from tepo_lab.train.sharded import load_sharded
+
+    trainer = compose_run("tepo", "nano", OVERRIDES, seed=1).trainer
+
+    def sharded(read):
+        model = load_sharded(ModelSpec(name="tiny", path="tiny", dtype="bfloat16"), peers, torch.device("cpu"), read)
+        return model, adamw(model, trainer)
+
+    def saved(step, model, optimizer, by):
+        return checkpoint.save(RunFolder(home), checkpoint.Position(step, 0), model, NoTokenizer(), optimizer, by)
+
+    model, optimizer = sharded(partial(tiny, tied=True))
+    for parameter in model.parameters():
+        parameter.grad = 1e-3 * parameter.detach()
+    optimizer.step()
+    path = saved(1, model, optimizer, peers)
+    states = [held(model.parameters(), optimizer)]
+
+    def by_one():
+        alone = Qwen3ForCausalLM.from_pretrained(path / "model", dtype=torch.bfloat16)
+        own = adamw(alone, trainer)
+        checkpoint.load_training_state(path, alone, own, ALONE)
+        assert all(torch.equal(*pair) for pair in zip(alone.parameters(), map(rounded, own.masters), strict=True))
+        return held(own.masters, own), saved(2, alone, own, ALONE)
+
+    of_one, path = peers.first(by_one)
+    model, optimizer = sharded(partial(Qwen3ForCausalLM.from_pretrained, path / "model", dtype=torch.float32))
+    checkpoint.load_training_state(path, model, optimizer, peers)
+    return [*states, of_one, held(model.parameters(), optimizer)]
+
+
+def held(weights, optimizer):
+    """Each weight with its moments and the steps made of it."""
+
+    def whole(value):
+        return (value.full_tensor() if hasattr(value, "full_tensor") else value).detach().clone()
+
+    return [[whole(each), *map(whole, optimizer.state[each].values())] for each in weights]
+
+
+def rounded(weight):
+    return weight.bfloat16()
+
+
+def replica_mismatches(peers):
+    """How far a replica's log-probabilities are from the sharded model's: before an update, after it, and synced."""
+    from tepo_lab.train.sharded import ReplicaEngine, load_sharded
+
+    model = load_sharded(ModelSpec(name="tiny", path="tiny"), peers, torch.device("cpu"), partial(tiny, tied=True))
+    loaded = LoadedModel(model, None, (0,), 0)
+    learner = Learner(compose_run("tepo", "nano", OVERRIDES, seed=1), loaded, peers)
+    replica = ReplicaEngine(model, dtype="float32", end_ids=(0,), pad_id=0, sequences_per_batch=8)
+    engine = SharedEngine(replica, peers)
+
+    def mismatch():
+        checked = CheckedEngine(engine, 1)
+        checked.generate([[5, 6, 7], [8, 9], [10]], samples=2, sampling=Sampling(0.7, 20, seed=3))
+        return checked.mismatch(loaded)
+
+    found = [mismatch()]
+    learner.learn(1, groups(1, 4))
+    found.append(mismatch())
+    engine.sync_weights()
+    return [*found, mismatch()]
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +223,21 @@ def test_two_processes_make_the_updates_of_one(case, compared):
 def test_an_optimizer_that_has_made_no_update_is_taken_over_as_new(way, compared):
     found, new = compared["untouched"][way], compared["untouched"]["new"]
     assert all(torch.equal(found[name], value) for name, value in new.items())
+
+
+def test_float32_weights_and_moments_of_a_bfloat16_model_go_to_one_process_and_back(compared):
+    before, of_one, again = compared["to one and back"]
+    assert any(not torch.equal(state[0], rounded(state[0]).float()) for state in before)
+    for state, *others in zip(before, of_one, again, strict=True):
+        for values in others:
+            assert len(values) == 4
+            assert all(torch.equal(*pair) for pair in zip(state, values, strict=True))
+
+
+def test_a_replica_tells_whether_it_has_the_trainers_weights(compared):
+    fresh, stale, synced = compared["replica"]
+    assert max(fresh, synced) < 1e-5
+    assert stale > 1e-3
 
 
 def go_on(peers, specs, folder):
@@ -167,6 +265,13 @@ def test_a_run_goes_on_with_another_number_of_processes(small_run, tmp_path):
             assert step[name] == reference[name]
         for name in ("actor/grad_norm", "actor/pg_loss", "actor/entropy", "penalty/kl_on_mask"):
             assert step[name] == pytest.approx(reference[name], rel=1e-3, abs=1e-5)
+    # One process samples with the model itself; the copy that several have is compared with it.
+    has_copy = [True, False, True]
+    evaluated = [event for event in folder.events() if event["event"] == "evaluated"]
+    assert ["rollout/sampler_mismatch_max" in step for step in folder.metrics()] == has_copy
+    assert ["sampler_mismatch" in event for event in evaluated] == has_copy
+    assert max(step.get("rollout/sampler_mismatch_max", 0) for step in folder.metrics()) < 1e-3
+    assert max(event.get("sampler_mismatch", 0) for event in evaluated) < 1e-4
     ours, theirs = (load_file(each.checkpoint(3) / "model" / "model.safetensors") for each in (folder, alone))
     assert ours.keys() == theirs.keys()
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5

@@ -216,3 +216,13 @@ def test_records_are_not_cut_back_to_a_shorter_request(small_run):
         Trial(shorter, folder)
     assert [step["step"] for step in folder.metrics()] == [1, 2]
     assert folder.evaluated_steps() == [2]
+
+
+def test_where_a_run_starts_and_goes_on_the_hardware_is_noted_if_it_is_told(small_run):
+    spec, folder = small_run("tepo", "trainer.steps=2")
+    Trial(spec, folder, hardware={"cpus": 2, "gpus": ["one"]}).close()
+    Trial(spec, folder).close()
+    started, resumed = folder.events()
+    assert (started["event"], started["hardware"]) == ("started", {"cpus": 2, "gpus": ["one"]})
+    assert resumed["event"] == "resumed"
+    assert "hardware" not in resumed
