@@ -20,7 +20,8 @@ def paper_run(
     home: Path, arm: str, seed: int, steps: Sequence[int], percents: dict[str, float], profile: str = "qwen2.5-7b"
 ) -> RunFolder:
     """A complete run with evaluations at `steps`: each benchmark has `percents` of its generations right, at random."""
-    run = planned(compose_run(arm, profile, (f"trainer.steps={max(steps)}",), seed=seed))
+    asked = (f"trainer.steps={max(steps)}",) if max(steps) else ()
+    run = planned(compose_run(arm, profile, asked, seed=seed))
     folder = RunFolder(home / "runs" / run.folder)
     provenance = {"commit": "0123456789abcdef", "dirty": False}
     spec = run.spec.model_dump(mode="json")

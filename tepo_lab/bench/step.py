@@ -17,7 +17,7 @@ import torch
 from tepo_lab.bench.floors import Work, byte_floor, flop_floor, peak_bandwidth, peak_flops
 from tepo_lab.errors import ConfigError, DataError
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import Engine, EngineOver, Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
@@ -127,11 +127,11 @@ class Clock:
         self.wall[name] = self.wall.get(name, 0.0) - (time.perf_counter() - wall)
 
 
-class TimedEngine:
+class TimedEngine(EngineOver):
     """An engine whose sampling is a phase of its own on a clock, without what is done with responses meanwhile."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.clock = clock
 
     def generate(
@@ -143,15 +143,6 @@ class TimedEngine:
 
         with self.clock.phase("rollout"):
             return self.engine.generate(prompts, samples=samples, sampling=sampling, finished=tell)
-
-    def rest(self) -> None:
-        self.engine.rest()
-
-    def sync_weights(self) -> None:
-        self.engine.sync_weights()
-
-    def close(self) -> None:
-        self.engine.close()
 
 
 def measure_step(bench: StepBench) -> dict[str, Any]:

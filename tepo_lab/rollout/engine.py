@@ -70,3 +70,19 @@ class Engine(Protocol):
     def close(self) -> None:
         """Give back processes and memory."""
         ...
+
+
+class EngineOver:
+    """The part of an engine over another one that it leaves to that one: all but `generate`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def rest(self) -> None:
+        self.engine.rest()
+
+    def sync_weights(self) -> None:
+        self.engine.sync_weights()
+
+    def close(self) -> None:
+        self.engine.close()

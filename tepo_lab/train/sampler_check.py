@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import Engine, EngineOver, Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.train.model import LoadedModel
 from tepo_lab.train.scoring import Scorer
 
@@ -17,7 +17,7 @@ from tepo_lab.train.scoring import Scorer
 RESPONSES, TOKENS = 8, 256
 
 
-class CheckedEngine:
+class CheckedEngine(EngineOver):
     """An engine that keeps a few responses of each `generate`, where the engine gives log-probabilities of its own.
 
     Those are of the whole distribution at the call's temperature, of a greedy call at temperature 1 (as vLLM gives
@@ -26,7 +26,7 @@ class CheckedEngine:
 
     def __init__(self, engine: Engine, calls: int) -> None:
         """Args: `calls`, how many of `generate` there will be."""
-        self.engine = engine
+        super().__init__(engine)
         self.kept_of_each = max(1, RESPONSES // calls)
         #: Temperature, prompt, first tokens of a response and their log-probabilities.
         self.kept: list[tuple[float, Sequence[int], Sequence[int], Sequence[float]]] = []
@@ -41,15 +41,6 @@ class CheckedEngine:
                     tokens = first.token_ids[:TOKENS], first.log_probs[:TOKENS]
                     self.kept.append((sampling.temperature or 1.0, prompt, *tokens))
         return groups
-
-    def rest(self) -> None:
-        self.engine.rest()
-
-    def sync_weights(self) -> None:
-        self.engine.sync_weights()
-
-    def close(self) -> None:
-        self.engine.close()
 
     @torch.no_grad()
     def mismatch(self, loaded: LoadedModel) -> float | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tepo_lab.rollout.engine import Engine, Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import Engine, EngineOver, Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.tasks.grading import Grade, Grader, Grading
 from tepo_lab.train.peers import Peers
 
 
-class SharedEngine:
+class SharedEngine(EngineOver):
     """An engine in each process, which samples its share of the prompts. All must call it alike."""
 
     def __init__(self, engine: Engine, peers: Peers) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.peers = peers
 
     def generate(
@@ -29,15 +29,6 @@ class SharedEngine:
             return self.engine.generate(prompts[first:last], samples=samples, sampling=placed, finished=tell)
 
         return self.peers.divided(own, len(prompts))
-
-    def rest(self) -> None:
-        self.engine.rest()
-
-    def sync_weights(self) -> None:
-        self.engine.sync_weights()
-
-    def close(self) -> None:
-        self.engine.close()
 
 
 class SharedGrading(Grading):

@@ -87,7 +87,8 @@ def goes_on(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         # What MLflow cannot be shown is no success.
         assert done.code == (1 if arguments[0] == "mirror" else 0), done.stderr
         assert "Traceback" not in done.stderr
-        assert all(line.startswith("tepo-lab: note: ") for line in done.stderr.splitlines() if "damaged" in line)
+        said = ("tepo-lab: note: ", "Missing or cut short: ")
+        assert all(line.startswith(said) for line in done.stderr.splitlines() if "damaged" in line)
         return done.stdout + done.stderr
 
     return check
@@ -169,6 +170,7 @@ def test_a_damaged_line_in_the_middle_is_named(log: str, line: str, home: Path, 
         assert f"{log}.jsonl:1 cannot be read" in goes_on(*arguments)
     for arguments in QUICK[:-1]:
         goes_on(*arguments)
+    assert "Missing or cut short: TEPO: records of seed 2 damaged\n" in goes_on(*FIGURE)
     # A table counts generations, which are whole.
     assert ("records damaged" in goes_on(*TABLE)) == (log == "events")
     assert "2: records damaged" in goes_on(*TARGET)
