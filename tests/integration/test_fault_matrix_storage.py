@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -118,12 +118,14 @@ def small_disk(place: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def fill(disk: Path, leave: int) -> Path:
-    """Fill the disk but for so many bytes, with a file that is returned."""
-    ballast = disk / "ballast"
-    state = os.statvfs(disk)
+def fill(disk: Path) -> Path:
+    """Fill the disk, to which others write meanwhile, with a file that is returned."""
+    ballast, size = disk / "ballast", 0
     with ballast.open("wb") as stream:
-        os.posix_fallocate(stream.fileno(), 0, state.f_bavail * state.f_frsize - leave)
+        while free := (state := os.statvfs(disk)).f_bavail * state.f_frsize:
+            with suppress(OSError):
+                os.posix_fallocate(stream.fileno(), size, free)
+                size += free
     return ballast
 
 
@@ -134,7 +136,7 @@ def test_a_disk_that_fills_up(narrow, narrow_peaceful):
         home.mkdir()
         folders = narrow.folders(home)
 
-        ballast = fill(disk, 0)
+        ballast = fill(disk)
         driver = narrow.start(home)
         assert driver.wait() in (1, 2)
         matrix.row("disk", "full before the start", last_line(driver))
@@ -143,7 +145,7 @@ def test_a_disk_that_fills_up(narrow, narrow_peaceful):
         # Full in the middle and for good: the retries end, and the command says why.
         driver = narrow.start(home, "resources.max_retries=1")
         assert faults.wait_for(lambda: all(faults.newest_checkpoint(folder) for folder in folders), driver)
-        ballast = fill(disk, 0)
+        ballast = fill(disk)
         assert driver.wait() in (1, 2)
         before = faults.standings(folders)
         said = last_line(driver)
@@ -153,7 +155,7 @@ def test_a_disk_that_fills_up(narrow, narrow_peaceful):
         driver = narrow.start(home)
         assert first_at("first step", driver, folders) is not None
         matrix.row("disk", "full to the end", f"{told(folders, before)}; {said}")
-        ballast = fill(disk, 0)
+        ballast = fill(disk)
         time.sleep(6)
         faults.wait_for(lambda: faults.trial_process(folders) is None, driver)
         before = faults.standings(folders)
