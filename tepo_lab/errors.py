@@ -39,7 +39,7 @@ class ResourceError(TepoLabError):
 
 
 class MachineError(ResourceError):
-    """It lacks it for now, such as memory that others hold: the run is tried again."""
+    """What is lacking may be there later, such as memory that others hold: the run is tried again."""
 
 
 #: Names listed where none is near; the rest are counted.

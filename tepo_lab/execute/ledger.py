@@ -113,7 +113,7 @@ def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, ov
     Args: `steps` that it has behind it; `over`, whether it has nothing left to do.
     """
     last: Mapping[str, Any] = events[-1] if events else {"event": None}
-    # A run that was asked for more steps before may have what it is asked for now, whatever became of its end.
+    # A run that once went further may have all that is asked, whatever became of its end.
     fault = None if over else fault_at_end(folder, events, spec.steps, generations_of(spec.suite))
     if fault is not None and fault.is_lost:
         return "damaged", str(fault)

@@ -126,13 +126,13 @@ class Series:
 
 def wanted_arms(home: Path, rows: Sequence[WantedRow]) -> list[ArmRuns]:
     """The runs under `home` behind rows asked for. Rows of one family count once. Raises as `scan`."""
-    found = scan(home, (row.family for row in rows), ())
+    found = sorted(scan(home, (row.family for row in rows), ()).items(), key=_seed)
     arms = []
     once: dict[str, WantedRow] = {}
     for row in rows:
         once.setdefault(row.family, row)
     for row in once.values():
-        there = {seed: run for (family, seed), run in sorted(found.items(), key=_seed) if family == row.family}
+        there = {seed: run for (family, seed), run in found if family == row.family}
         seeds = row.seeds or tuple(there)
         damaged = tuple(seed for seed in seeds if seed in there and there[seed].damaged is not None)
         runs = tuple(SeedRun(seed, there[seed].folder) for seed in seeds if seed in there and seed not in damaged)

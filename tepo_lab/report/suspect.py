@@ -8,12 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column
 from tepo_lab.report.scan import Counts, FoundRun
+from tepo_lab.schema.step_metrics import EVALUATED_MISMATCH, SAMPLER_MISMATCH
 from tepo_lab.schema.table import SuspectLimits
-
-#: Difference of log-probability between sampler and trainer, mean over tokens, in nats: of a training step, and in the
-#: event of an evaluation. Null where it was not finite, absent where the sampler is the trainer's own model.
-MISMATCH = "rollout/sampler_mismatch_mean"
-EVALUATED_MISMATCH = "sampler_mismatch"
 
 
 def suspicions(
@@ -69,7 +65,11 @@ def _mismatch(run: FoundRun, step: int) -> Iterator[str]:
         return
     if len(metrics) < step:
         yield f"metrics.jsonl has the first {len(metrics)} of its {step} steps"
-    found = {line["step"]: _number(line[MISMATCH]) for line in metrics if line["step"] <= step and MISMATCH in line}
+    found = {
+        line["step"]: _number(line[SAMPLER_MISMATCH])
+        for line in metrics
+        if line["step"] <= step and SAMPLER_MISMATCH in line
+    }
     over = [at for at, value in found.items() if value > limit]
     if over:
         worst = max(over, key=found.__getitem__)

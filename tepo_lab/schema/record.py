@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Literal
 
 from tepo_lab.errors import RecordError
 from tepo_lab.schema.run_file import fault_of
+from tepo_lab.schema.step_metrics import EVALUATED_MISMATCH
 
 #: Columns of generations/*.parquet. `correct` is 0 or 1; `tokens` counts the response with its end token.
 GENERATION_COLUMNS = (
@@ -271,8 +272,8 @@ def _fault_of_event(values: dict[str, Any]) -> str | None:
             return f"its {key!r} is no text"
         if key in _EVENT_NUMBERS and not _is_number(value):
             return f"its {key!r} is no number"
-        if key == "sampler_mismatch" and value is not None and not _is_metric(value):
-            return "its 'sampler_mismatch' is no number"
+        if key == EVALUATED_MISMATCH and value is not None and not _is_metric(value):
+            return f"its {EVALUATED_MISMATCH!r} is no number"
         if key == "benchmarks" and not (isinstance(value, dict) and all(map(_is_tally, value.values()))):
             return "its 'benchmarks' are no counts"
     return None

@@ -5,6 +5,11 @@ A step has those that its arm, data and engine give rise to: an arm without a pe
 
 from __future__ import annotations
 
+#: How far the sampler is from the trainer at a step, mean over tokens, in nats. Null where it was not finite, absent
+#: where the sampler is the trainer's own model; so is the other, of a few responses, in the event of an evaluation.
+SAMPLER_MISMATCH = "rollout/sampler_mismatch_mean"
+EVALUATED_MISMATCH = "sampler_mismatch"
+
 #: Name -> what it is. Shares are of 0 to 1; what is of tokens is a mean over the response tokens.
 STEP_METRICS: dict[str, str] = {
     "reward/mean": "share of the sampled responses that are right",
@@ -19,7 +24,7 @@ STEP_METRICS: dict[str, str] = {
     "rollout/prompt_tokens": "tokens of the prompts",
     "rollout/kept_groups": "groups that were learned from",
     "rollout/generation_batches": "batches of prompts that were sampled",
-    "rollout/sampler_mismatch_mean": "distance of the sampler's log-probabilities from the trainer's, in nats",
+    SAMPLER_MISMATCH: "distance of the sampler's log-probabilities from the trainer's, in nats",
     "rollout/sampler_mismatch_max": "the largest of those distances, in nats",
     "actor/pg_loss": "the policy term of the loss",
     "actor/kl_loss": "the KL penalty before its coefficient, in nats",

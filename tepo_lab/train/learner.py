@@ -24,6 +24,7 @@ from tepo_lab.objectives import (
 )
 from tepo_lab.rollout.engine import Response
 from tepo_lab.schema.run import RunSpec
+from tepo_lab.schema.step_metrics import SAMPLER_MISMATCH
 from tepo_lab.train.experience import Group
 from tepo_lab.train.memory import keep_freed_memory
 from tepo_lab.train.model import LoadedModel
@@ -312,7 +313,7 @@ class Learner:
         if not sum(counts):
             return {}
         return {
-            "rollout/sampler_mismatch_mean": sum(sums) / sum(counts),
+            SAMPLER_MISMATCH: sum(sums) / sum(counts),
             "rollout/sampler_mismatch_max": max(largest),
         }
 

@@ -19,6 +19,7 @@ from tepo_lab.rollout.engine import Engine
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import RunFolder, append_line, write_whole
 from tepo_lab.schema.run import RunSpec
+from tepo_lab.schema.step_metrics import EVALUATED_MISMATCH, SAMPLER_MISMATCH
 from tepo_lab.schema.sweep import MUST_BE_FINITE, VALIDATION, Search, StopRule
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.train import checkpoint
@@ -33,9 +34,6 @@ from tepo_lab.train.seeds import derive
 from tepo_lab.train.sharing import SharedGrading
 from tepo_lab.train.stop import broken_rule
 from tepo_lab.train.tokens import TokenSample, write_tokens
-
-#: The step metric that holds how far the sampler is from the trainer.
-SAMPLER_MISMATCH = "rollout/sampler_mismatch_mean"
 
 Phase = Literal["training", "validated", "evaluated", "complete", "collapsed"]
 
@@ -206,8 +204,8 @@ class Trial:
         rows = self._sampled(self.spec.suite, engine)
         checked: dict[str, float | None] = {}
         if (mean := engine.mismatch(self.loaded)) is not None:
-            checked["sampler_mismatch"] = mean if math.isfinite(mean) else None
-            self._doubt_sampler(self.position.step, checked["sampler_mismatch"])
+            checked[EVALUATED_MISMATCH] = mean if math.isfinite(mean) else None
+            self._doubt_sampler(self.position.step, checked[EVALUATED_MISMATCH])
         if self.peers.is_first:
             write_generations(self.folder.generations(self.position.step), rows)
         scores = {name: asdict(count) for name, count in counts(rows).items()}

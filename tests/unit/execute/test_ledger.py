@@ -208,11 +208,17 @@ def test_no_state_of_a_run_lets_a_shorter_request_go_back_on_it(tmp_path, run):
     assert entry(tmp_path, shorter).action == "blocked"
 
 
-def test_a_finished_run_does_not_wait_for_an_evaluation_on_the_way_that_was_lost(tmp_path):
+def evaluated_on_the_way(home):
+    """A run asked for evaluations at 2 and 4, whose first was made and is gone."""
     both = planned(compose_run("tepo", "nano", ("trainer.steps=4", "trainer.evaluate_at=[2]"), seed=1))
-    found = entry(tmp_path, both)
+    found = entry(home, both)
     prepare_folder(found)
     add(found, "evaluated", 2)
+    return both, found
+
+
+def test_a_finished_run_does_not_wait_for_an_evaluation_on_the_way_that_was_lost(tmp_path):
+    both, found = evaluated_on_the_way(tmp_path)
     add(found, "evaluated", 4)
     add(found, "complete", 4)
     evaluated(found, 4)
@@ -245,10 +251,7 @@ def test_what_is_asked_for_now_is_not_waited_for_because_a_later_end_was_lost(tm
 
 
 def test_an_evaluation_on_the_way_that_no_run_makes_again_costs_nothing(tmp_path):
-    both = planned(compose_run("tepo", "nano", ("trainer.steps=4", "trainer.evaluate_at=[2]"), seed=1))
-    found = entry(tmp_path, both)
-    prepare_folder(found)
-    add(found, "evaluated", 2)
+    both, found = evaluated_on_the_way(tmp_path)
     add(found, "checkpoint", 3)
     plan = make_plan(tmp_path, [Expansion(load_sweep("panel-e")[0], (both,))])
     declared = both.spec.profile.estimates
