@@ -1,12 +1,14 @@
 """Errors that a user can cause, each one clear line: what is wrong, where, and how to mend it.
 
 Everything that derives from `TepoLabError` is printed by the command line as one line with exit code 2;
-anything else is a defect of ours and keeps its traceback.
+anything else is a defect of ours and keeps its traceback, but for what `is_machine_failure` tells.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
+import re
 from collections.abc import Iterable
 
 
@@ -40,6 +42,46 @@ class ResourceError(TepoLabError):
 
 class MachineError(ResourceError):
     """What is lacking may be there later, such as memory that others hold: the run is tried again."""
+
+
+#: Faults of the machine that show as an operating-system error.
+_MACHINE_ERRNO = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE),
+    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
+    *(errno.ETIMEDOUT, errno.ECONNRESET, errno.EPIPE),
+}
+
+#: The same by the names of errors whose modules are not loaded for it.
+_MACHINE_ERRORS = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "HubUnreachableError", "MachineError"}
+
+#: The same in errors that carry no number: safetensors' own, and the RuntimeError of torch, which tells of a file that
+#: could not be written by how much of it was. Memory of the CPU runs out in a RuntimeError too.
+_MACHINE_WORDS = re.compile(
+    r"no space left on device|disk quota exceeded|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|"
+    r"DefaultCPUAllocator: .*can't allocate memory|out of memory|_ALLOC_FAILED|can't start new thread",
+    re.IGNORECASE,
+)
+
+#: How libraries written in Rust give an operating-system error's number.
+_NUMBER_IN_WORDS = re.compile(r"\(os error (\d+)\)")
+
+#: An index that a model or an objective has wrong, on a GPU.
+_DEVICE_ASSERT = "device-side assert"
+
+
+def is_machine_failure(error: BaseException) -> bool:
+    """Whether trying again may help: memory, disk, accelerator or connection, not the configuration or the code."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & _MACHINE_ERRORS:
+        return "AcceleratorError" not in names or _DEVICE_ASSERT not in str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _MACHINE_ERRNO
+    # Of a kind without a name of its own are those of tokenizers.
+    if isinstance(error, RuntimeError | OSError) or "SafetensorError" in names or type(error) is Exception:
+        said = str(error)
+        numbers = {int(number) for number in _NUMBER_IN_WORDS.findall(said)}
+        return bool(numbers & _MACHINE_ERRNO) or _MACHINE_WORDS.search(said) is not None
+    return False
 
 
 #: Names listed where none is near; the rest are counted.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +21,6 @@ from tepo_lab.cli.common import (
     resolved_arm,
 )
 from tepo_lab.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 class AnswerForm(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tepo_lab.execute.failures import begin_attempt, end_attempt, retry_seconds
 from tepo_lab.execute.hub import WAITS, at_commits, check_model
 from tepo_lab.execute.lease import Lease, LeaseHeldError
-from tepo_lab.execute.ledger import is_over
 from tepo_lab.execute.mend import go_back_to_records
+from tepo_lab.execute.prepare import begin, draft_file
 from tepo_lab.execute.provenance import hardware
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.record import RunFolder
@@ -42,11 +43,14 @@ class Attempt:
             if self.trial is None and not self._open():
                 return None
             self.peers.first(self._check_lease)
-        except LeaseHeldError:
-            # Another process runs it (this one was taken for dead, perhaps); the session waits for that.
+            progress: Progress = self.trial.advance()
+        except Exception as error:
+            # Another process runs it (this one was taken for dead, perhaps); the session waits for that. What that one
+            # has done to the records meanwhile is no failure of this one.
+            if not isinstance(error, LeaseHeldError) and not self._is_taken_over():
+                raise
             self.close()
             return None
-        progress: Progress = self.trial.advance()
         if self.trial.done:
             self.peers.first(lambda: end_attempt(self.folder))
         return progress
@@ -73,25 +77,52 @@ class Attempt:
             return False
         stop = [validate(StopRule, rule, where="stop") for rule in self.config["stop"]]
         search = validate(Search, self.config["search"], where="search") if self.config["search"] else None
-        self.trial = Trial(spec, self.folder, stop=stop, search=search, peers=self.peers, hardware=hardware())
+        self.trial = Trial(
+            spec,
+            self.folder,
+            stop=stop,
+            search=search,
+            peers=self.peers,
+            hardware=hardware(),
+            guard=self._check_lease,
+        )
         return True
 
     def _begin(self) -> RunSpec | None:
-        """Take the lease and mend the records. Returns the run, or None when another process has finished it."""
+        """Take the lease, write down what is asked, and mend the records.
+
+        Returns the run, or None where nothing is left to do: another process has finished it, or gone past it.
+        """
         self.lease = Lease(self.folder).__enter__()
         # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
         time.sleep(retry_seconds(begin_attempt(self.folder, self.config["session"])))
-        run = self.folder.run()
-        spec = validate(RunSpec, run["spec"], where=str(self.folder.run_file))
-        if is_over(self.folder, spec):
+        asked = self._asked()
+        if asked is None or not begin(self.folder, asked):
             end_attempt(self.folder)
             return None
+        run = self.folder.run()
+        spec = validate(RunSpec, run["spec"], where=str(self.folder.run_file))
         if spec.arm.trained:
             go_back_to_records(self.folder, spec.trainer.checkpoint_every)
         pinned = at_commits(spec, run.get("provenance") or {})
         check_model(pinned.model, WAITS)
         return pinned
 
+    def _asked(self) -> dict[str, Any] | None:
+        """What the session asks of the run; None when the session is over."""
+        try:
+            asked: dict[str, Any] = json.loads(draft_file(Path(self.config["drafts"]), self.folder).read_bytes())
+        except FileNotFoundError:
+            return None
+        return asked
+
     def _check_lease(self) -> None:
         if self.lease is not None:
             self.lease.check()
+
+    def _is_taken_over(self) -> bool:
+        try:
+            self._check_lease()
+        except LeaseHeldError:
+            return True
+        return False

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.chosen import recorded_runs
-from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.scratch import is_left_over, is_stale
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names as registry_names
+from tepo_lab.schema.lease import is_held
 from tepo_lab.schema.record import RunFolder, tail, tell_passed_over
 
 #: Used where a run.json does not say how many checkpoints its policy keeps.

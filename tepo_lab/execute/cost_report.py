@@ -11,8 +11,8 @@ from typing import Any
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.ledger import Entry
-from tepo_lab.execute.processes import descendants, process
 from tepo_lab.execute.progress import counted, duration
+from tepo_lab.schema.processes import descendants, process
 from tepo_lab.schema.record import tell_passed_over
 
 #: Events of a run that say how long sampling outside the training steps took.

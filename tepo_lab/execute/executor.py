@@ -11,24 +11,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from tepo_lab.errors import RecordError, ResourceError
+from tepo_lab.errors import ResourceError
 from tepo_lab.execute.cluster import Cluster, check_fits, check_reachable
 from tepo_lab.execute.cost_report import CpuMeter
-from tepo_lab.execute.failures import record_machine_failure
 from tepo_lab.execute.interrupt import Interrupt
 from tepo_lab.execute.learners import run_with_learners
-from tepo_lab.execute.ledger import Entry, keeps_something
-from tepo_lab.execute.processes import children, lives
-from tepo_lab.execute.provenance import going_on, provenance, tells_other
+from tepo_lab.execute.ledger import Entry
+from tepo_lab.execute.prepare import drafts_in, prepare
 from tepo_lab.execute.scratch import scratch_folder
-from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import Expansion
-from tepo_lab.registry.identity import IDENTITY_VERSION
-from tepo_lab.schema.record import RunFolder, append_line, write_json
+from tepo_lab.schema.processes import children, lives
 from tepo_lab.schema.sweep import Search
 
 #: Quiet, private, and without a second logger beside our own records.
@@ -165,8 +162,6 @@ class Executor:
         A run that still fails after its retries is recorded as failed by the machine's fault.
         Raises `ClusterLostError` when Ray itself has died, which Tune would wait for without end.
         """
-        for each in pending:
-            prepare_folder(each)
         stop = [rule.model_dump(by_alias=True) for rule in expansion.sweep.stop]
         storage = scratch_folder(self.home, expansion.sweep.name)
         ended, lost = threading.Event(), threading.Event()
@@ -175,7 +170,9 @@ class Executor:
 
         def loop() -> None:
             while not ended.wait(0.5):
-                watch(False)
+                # A display that cannot be written to (a closed pipe, a full disk) ends no watch over Ray.
+                with suppress(OSError):
+                    watch(False)
                 interrupt.insist()
                 if time.monotonic() - measured[0] > METER_SECONDS:
                     self.meter.sample()
@@ -188,6 +185,7 @@ class Executor:
         watcher = threading.Thread(target=loop, name="watcher", daemon=True)
         watcher.start()
         try:
+            prepare(self.home, pending, drafts_in(storage))
             with interrupt:
                 for group in _same_resources(pending):
                     self._fit(group, stop, expansion.sweep.search, storage)
@@ -201,7 +199,8 @@ class Executor:
             ended.set()
             watcher.join()
             self.meter.sample()
-            watch(True)
+            with suppress(OSError):
+                watch(True)
             shutil.rmtree(storage, ignore_errors=True)
 
     def _fit(self, pending: Sequence[Entry], stop: list[dict[str, Any]], search: Search | None, storage: Path) -> None:
@@ -210,9 +209,8 @@ class Executor:
         from tepo_lab.execute.search import scheduler
         from tepo_lab.execute.trainable import Ends, Quiet, TrialTrainable
 
-        halving = scheduler(search, steps=max(each.planned.spec.steps for each in pending)) if search else None
-        resources = pending[0].planned.spec.resources
-        several, ends = resources.learners > 1, Ends()
+        resources, ends = pending[0].planned.spec.resources, Ends()
+        several, steps = resources.learners > 1, max(each.planned.spec.steps for each in pending)
         tuner = tune.Tuner(
             # Several learners bring their own placement group; the process that waits for them takes nothing, which
             # Tune wants to hear as something: a byte.
@@ -224,12 +222,13 @@ class Executor:
                 "stop": stop,
                 "session": uuid.uuid4().hex,
                 "search": search.model_dump(mode="json") if search else None,
+                "drafts": str(drafts_in(storage.resolve())),
                 **({"resources": resources.model_dump(), "storage": str(storage.resolve())} if several else {}),
             },
             # A process serves one run after another: the imports are paid once for each core.
             tune_config=tune.TuneConfig(
                 reuse_actors=not several,
-                scheduler=halving,
+                scheduler=scheduler(search, steps=steps, stopped=ends.stopped) if search else None,
                 max_concurrent_trials=self.cluster.slots(resources) if several else None,
             ),
             run_config=tune.RunConfig(
@@ -247,13 +246,7 @@ class Executor:
         except (EOFError, UnpicklingError):
             # Tune reads an attempt's failure from a file that it wrote; on a full disk that is cut off.
             raise OSError(errno.ENOSPC, "No space left on device", str(storage)) from None
-        for trial in ends.failed:
-            # Tune keeps its own errors, which are no exceptions of the trial's, as text.
-            error = trial.get_pickled_error() or RuntimeError(trial.get_error() or "Tune gave it up without a word")
-            record_machine_failure(RunFolder(Path(trial.config["folder"])), error)
-        for folder, step in (halving.stopped if halving else {}).items():
-            values = {"time": time.time(), "event": "stopped", "step": step, "by": "asha"}
-            append_line(RunFolder(Path(folder)).events_file, values)
+        ends.tell_rest()
 
     def check_fits(self, pending: Sequence[Entry]) -> None:
         """Raise `ResourceError`, with the numbers, for the first run that asks for more than the cluster has."""
@@ -269,68 +262,6 @@ def _has_node() -> bool:
         return any(node["Alive"] for node in ray.nodes())
     except (ConnectionError, RuntimeError, ray.exceptions.RayError):
         return False
-
-
-def prepare_folder(each: Entry) -> None:
-    """Write run.json, anew when the run goes on: its extent, the software and the command may be others."""
-    planned, folder = each.planned, each.folder
-    # A trial has a working folder of its own, on whatever node it runs.
-    spec = planned.spec.with_absolute_paths()
-    before = _before(folder)
-    home = folder.path.parent.parent
-    folder.path.mkdir(parents=True, exist_ok=True)
-    write_json(
-        folder.run_file,
-        {
-            "id": planned.run_id,
-            "family": planned.family,
-            "identity_version": IDENTITY_VERSION,
-            "name": folder.name,
-            "created": before.get("created") or time.time(),
-            "spec": spec.model_dump(mode="json"),
-            **_made_with(provenance(home, spec), before, keeps=keeps_something(folder)),
-        },
-    )
-
-
-def _before(folder: RunFolder) -> dict[str, Any]:
-    """What run.json said; of a damaged one, when the run began is all that other records tell."""
-    try:
-        return folder.run() if folder.run_file.exists() else {}
-    except RecordError:
-        first = next((event.get("time") for event in folder.events()), None)
-        return {"created": first, "provenance": {"commit": None, "lost": "run.json was damaged and written anew"}}
-
-
-def _made_with(now: dict[str, Any], before: dict[str, Any], *, keeps: bool) -> dict[str, Any]:
-    """The provenance of a run that begins or goes on: what it goes on with, and what it was made with until then.
-
-    Args: `keeps`, whether it goes on from anything; else another model and other data than before are its first.
-    """
-    last = before.get("provenance")
-    earlier = list(before.get("earlier_provenance", []))
-    if last is not None:
-        now = going_on(now, last) if keeps else now
-        earlier += [last] if tells_other(last, now, inputs=keeps) else []
-    return {"provenance": now, **({"earlier_provenance": earlier} if earlier else {})}
-
-
-def write_sweep(home: Path, expansion: Expansion, folders: Sequence[RunFolder]) -> None:
-    """Record which runs a sweep consists of, for the mirror and for people."""
-    sweep = expansion.sweep
-    values = sweep.model_dump(mode="json", by_alias=True)
-    chosen = {key: value for key, value in flatten(values).items() if value not in (None, [], {})}
-    write_json(
-        home / "sweeps" / sweep.name / "sweep.json",
-        {
-            "name": sweep.name,
-            "title": sweep.title,
-            "profile": sweep.profile,
-            "runs": [folder.name for folder in folders],
-            "sweep": chosen,
-            "overrides": list(expansion.overrides),
-        },
-    )
 
 
 def _same_resources(pending: Sequence[Entry]) -> list[list[Entry]]:

@@ -10,7 +10,7 @@ import time
 import traceback
 from typing import Any, Literal
 
-from tepo_lab.errors import TepoLabError
+from tepo_lab.errors import TepoLabError, is_machine_failure
 from tepo_lab.schema.record import RunFolder, append_line, write_json
 
 Kind = Literal["user", "machine"]
@@ -20,30 +20,6 @@ RETRY_SECONDS = 2.0
 RETRY_GROWTH = 4
 LONGEST_RETRY_SECONDS = 120.0
 
-#: Faults of the machine that show as an operating-system error.
-_MACHINE_ERRNO = {errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EDQUOT, errno.ESTALE, errno.EMFILE, errno.ENFILE}
-
-#: The same in errors that are of a kind of their own.
-_MACHINE_ERRORS = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "HubUnreachableError", "MachineError"}
-
-#: The same in errors that carry no number: safetensors' own, and the RuntimeError of torch, which tells of a file that
-#: could not be written by how much of it was. Memory of the CPU runs out in a RuntimeError too.
-_MACHINE_WORDS = re.compile(
-    r"no space left on device|disk quota exceeded|\(os error (28|122|5)\)|PytorchStreamWriter failed writing|"
-    r"unexpected pos \d+ vs \d+|DefaultCPUAllocator: .*can't allocate memory",
-    re.IGNORECASE,
-)
-
-
-def is_machine_failure(error: BaseException) -> bool:
-    """Whether trying again may help: memory, disk, accelerator or connection, not the configuration or the code."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if names & _MACHINE_ERRORS:
-        return True
-    if isinstance(error, RuntimeError) or "SafetensorError" in names:
-        return _MACHINE_WORDS.search(str(error)) is not None
-    return isinstance(error, OSError) and error.errno in _MACHINE_ERRNO
-
 
 def machine_trouble(error: OSError) -> str | None:
     """What the machine lacks and the mend, in a line; None for an error that is not the machine's."""
@@ -52,7 +28,7 @@ def machine_trouble(error: OSError) -> str | None:
     where = f"{error.filename}: " if error.filename else ""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     mend = "free space (tepo-lab clean shows what could go)" if is_full else "mend the machine"
-    return f"{where}{error.strerror}; {mend}, then give the same command again: it goes on from here."
+    return f"{where}{error.strerror or error}; {mend}, then give the same command again: it goes on from here."
 
 
 def retry_seconds(failures: int) -> float:

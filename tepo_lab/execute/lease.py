@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -13,20 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.processes import process
+from tepo_lab.schema.lease import STALE_SECONDS, read_lease
+from tepo_lab.schema.processes import birth, pid_namespace
 from tepo_lab.schema.record import RunFolder, write_json
 
 HEARTBEAT_SECONDS = 5.0
-
-#: A lease this old is dead when its owner ran on another machine. An owner on this one lives as long as its process: a
-#: suspended one, or one that cannot write because the disk is full, goes on one day.
-STALE_SECONDS = 60.0
-
-
-def is_held(folder: RunFolder) -> bool:
-    """Whether a living process holds the run."""
-    lease = _read(folder.lease_file)
-    return lease is not None and _is_alive(lease)
 
 
 class LeaseHeldError(RecordError):
@@ -39,6 +29,7 @@ class Lease:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self._stopped = threading.Event()
+        self._renewed = 0.0
         self._owner = {
             "host": socket.gethostname(),
             "pids": pid_namespace(),
@@ -50,16 +41,16 @@ class Lease:
 
     def __enter__(self) -> Lease:
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        while not self._claim():
-            held = _read(self.folder.lease_file)
+        while (now := self._claim()) is not None:
+            held = read_lease(self.folder.lease_file)
             if held is None:
                 continue
-            if _is_alive(held):
+            if held.lives(now):
                 raise LeaseHeldError(
-                    f"run {self.folder.name} is held by process {held.get('pid')} on {held.get('host')}; "
+                    f"run {self.folder.name} is held by process {held.owner.get('pid')} on {held.owner['host']}; "
                     "wait for it to end, or end it."
                 )
-            self._remove_if(held)
+            self._remove_if(held.owner)
         self._thread.start()
         return self
 
@@ -70,22 +61,37 @@ class Lease:
 
     def check(self) -> None:
         """Raise `LeaseHeldError` when another process has taken the run over: this one must not write to it again."""
-        found = _read(self.folder.lease_file)
-        if found is not None and found.get("token") != self._owner["token"]:
-            raise LeaseHeldError(f"run {self.folder.name} was taken over by process {found.get('pid')}.")
+        if self._is_lost():
+            raise LeaseHeldError(f"run {self.folder.name} was taken over by another process.")
 
-    def _claim(self) -> bool:
-        """Create the lease file if there is none: a hard link either appears whole or fails."""
+    def _is_lost(self) -> bool:
+        """Whether another process has taken the run over, or may have, and is done with it."""
+        found = read_lease(self.folder.lease_file)
+        if found is None:
+            # Who finds a dead lease may move a new one for a moment. Nobody takes over what was renewed just now.
+            return time.time() - self._renewed > STALE_SECONDS
+        return found.owner.get("token") != self._owner["token"]
+
+    def _claim(self) -> float | None:
+        """Create the lease file if there is none: a hard link either appears whole or fails.
+
+        Returns None, or where there is one, the time now by the clock that dates it: other machines have their own.
+        """
         draft = self.folder.path / f".lease.{self._owner['token']}"
         try:
-            write_json(draft, self._owner | {"time": time.time()})
+            self._write(draft)
             os.link(draft, self.folder.lease_file)
         except FileExistsError:
-            return False
+            return draft.stat().st_mtime
         finally:
             for path in self.folder.path.glob(f".*{self._owner['token']}*"):
                 path.unlink(missing_ok=True)
-        return True
+        return None
+
+    def _write(self, path: Path) -> None:
+        now = time.time()
+        write_json(path, self._owner | {"time": now})
+        self._renewed = now
 
     def _remove_if(self, owner: dict[str, Any]) -> None:
         """Remove the lease if it is still `owner`'s; another may have taken a dead one over first.
@@ -93,16 +99,16 @@ class Lease:
         It is moved out of the way before it is looked at a last time: of several that find the same dead lease one
         moves it, and another that has moved the new one instead puts that back.
         """
-        found = _read(self.folder.lease_file)
-        if found is None or found.get("token") != owner.get("token"):
+        found = read_lease(self.folder.lease_file)
+        if found is None or found.owner.get("token") != owner.get("token"):
             return
         aside = self.folder.path / f".lease.{self._owner['token']}.aside"
         try:
             self.folder.lease_file.rename(aside)
         except FileNotFoundError:
             return
-        moved = _read(aside)
-        if moved is not None and moved.get("token") != owner.get("token"):
+        moved = read_lease(aside)
+        if moved is not None and moved.owner.get("token") != owner.get("token"):
             # Where its owner has renewed it meanwhile, there is nothing to put back.
             with suppress(FileExistsError):
                 os.link(aside, self.folder.lease_file)
@@ -110,45 +116,8 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            found = _read(self.folder.lease_file)
-            if found is not None and found.get("token") != self._owner["token"]:
+            if self._is_lost():
                 return
             # A full disk takes no heartbeat; the next may find room again.
             with suppress(OSError):
-                write_json(self.folder.lease_file, self._owner | {"time": time.time()})
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        # Leases are written whole; a damaged one has no living writer.
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _is_alive(lease: dict[str, Any]) -> bool:
-    if (lease.get("host"), lease.get("pids")) == (socket.gethostname(), pid_namespace()):
-        pid = lease.get("pid")
-        return isinstance(pid, int) and birth(pid) == lease.get("born")
-    renewed = lease.get("time")
-    return isinstance(renewed, (int, float)) and time.time() - renewed <= STALE_SECONDS
-
-
-def pid_namespace() -> str | None:
-    """Which numbering of processes holds here: containers may share a host's name and not its processes."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return None
-
-
-def birth(pid: int) -> str | None:
-    """When a process of this machine started, in clock ticks since boot; None for no such process.
-
-    Tells a living owner from another process that was later given the same number.
-    """
-    found = process(pid)
-    return found.born if found is not None and found.lives else None
+                self._write(self.folder.lease_file)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.footers import Events, condition_told, evaluated_in_full, generations_of
-from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.mend import makes_again
 from tepo_lab.execute.provenance import changed_inputs
 from tepo_lab.registry.expand import PlannedRun
 from tepo_lab.registry.identity import folder_name
+from tepo_lab.schema.lease import is_held
 from tepo_lab.schema.record import RunFolder, readable_runs
 from tepo_lab.schema.run import RunSpec
 
@@ -87,24 +87,40 @@ def entry(home: Path, planned: PlannedRun) -> Entry:
         events = folder.events()
     except RecordError as error:
         return Entry(planned, folder, "damaged", 0, str(error))
-    if not events and not folder.run_file.exists():
-        return Entry(planned, folder, "pending", 0, "not run yet")
-    steps = max((event.get("step", 0) for event in events), default=0)
     if is_held(folder):
+        steps = _steps_behind(events)
         return Entry(planned, folder, "running", steps, f"running, at step {steps}")
-    spec, run, over = planned.spec, _readable_run(folder), _is_over(folder, planned.spec, events)
+    state, reason = _standing(folder, planned.spec, events)
+    return Entry(planned, folder, state, _steps_behind(events), reason)
+
+
+def has_work(folder: RunFolder, spec: RunSpec) -> bool:
+    """Whether a run that the caller holds has anything left to do of what is asked, and nothing stands in its way."""
+    state, _ = _standing(folder, spec, folder.events())
+    return ACTIONS[state] not in ("skip", "blocked")
+
+
+def _standing(folder: RunFolder, spec: RunSpec, events: Events) -> tuple[State, str]:
+    """State and reason of a run that nobody else holds."""
+    if not events and not folder.run_file.exists():
+        return "pending", "not run yet"
+    steps, run, over = _steps_behind(events), _readable_run(folder), _is_over(folder, spec, events)
     if spec.steps < steps and not (run and over):
         # Going back would cost what was made since, its evaluations among it.
-        return Entry(planned, folder, "past", steps, _why_past(folder, spec, events, steps))
+        return "past", _why_past(folder, spec, events, steps)
     if not run:
         fault = "damaged" if folder.run_file.exists() else "gone"
-        return Entry(planned, folder, "interrupted", 0, f"its run.json is {fault} and will be written anew")
+        return "interrupted", f"its run.json is {fault} and will be written anew"
     # What nothing was made from yet may change.
     if (over or keeps_something(folder)) and (changed := changed_inputs(run.get("provenance") or {}, spec)):
         mend = f"restore the files, give the new ones other names, or {anew(folder)}"
-        return Entry(planned, folder, "other files", steps, f"made with other files of {' and '.join(changed)}; {mend}")
-    state, reason = _at_rest(folder, spec, events, steps, over=over)
-    return Entry(planned, folder, state, steps, reason)
+        return "other files", f"made with other files of {' and '.join(changed)}; {mend}"
+    return _at_rest(folder, spec, events, steps, over=over)
+
+
+def _steps_behind(events: Events) -> int:
+    """How far the run has come."""
+    return max((event.get("step", 0) for event in events), default=0)
 
 
 def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, over: bool) -> tuple[State, str]:
@@ -112,7 +128,7 @@ def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, ov
 
     Args: `steps` that it has behind it; `over`, whether it has nothing left to do.
     """
-    last: Mapping[str, Any] = events[-1] if events else {"event": None}
+    last: Mapping[str, Any] = _end_or_last(events) if over else events[-1] if events else {"event": None}
     # A run that once went further may have all that is asked, whatever became of its end.
     fault = None if over else fault_at_end(folder, events, spec.steps, generations_of(spec.suite))
     if fault is not None and fault.is_lost:
@@ -136,17 +152,13 @@ def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, ov
     return "interrupted", f"stopped at step {steps}"
 
 
-def is_over(folder: RunFolder, spec: RunSpec) -> bool:
+def _is_over(folder: RunFolder, spec: RunSpec, events: Events) -> bool:
     """Whether the run has nothing left to do.
 
     That is: stopped by a search, collapsed and evaluated there, or complete with every evaluation it was asked for. One
     on the way that was made, and whose file is damaged or gone since, is not waited for.
     """
-    return _is_over(folder, spec, folder.events())
-
-
-def _is_over(folder: RunFolder, spec: RunSpec, events: Events) -> bool:
-    last: Mapping[str, Any] = events[-1] if events else {"event": None}
+    last = _end_or_last(events)
     if last["event"] == "collapsed":
         return last["step"] in evaluated_in_full(folder, spec.suite, events)
     if last["event"] == "complete":
@@ -154,18 +166,35 @@ def _is_over(folder: RunFolder, spec: RunSpec, events: Events) -> bool:
     return bool(last["event"] == "stopped")
 
 
+def _end_or_last(events: Events) -> Mapping[str, Any]:
+    """The event that ended the run, else its last one.
+
+    An attempt that failed before it went on from the end has changed nothing of it; nor has grading again.
+    """
+    last = next((event for event in reversed(events) if event["event"] not in ("failed", "evaluated")), None)
+    if last is not None and last["event"] in ("complete", "collapsed", "stopped"):
+        return last
+    return events[-1] if events else {"event": None}
+
+
 def fault_at_end(folder: RunFolder, events: Events, steps: int, generations: int | None) -> EndFault | None:
     """What is amiss with the evaluation at the end of a run that has trained to its end; else None.
 
-    A run that a search has stopped is left as it is, and one that is asked for more steps goes on with those.
+    A run that a search has stopped is left as it is. One that is asked for more steps goes on with those, unless it
+    has no checkpoint from which it can without dropping what it has.
     Args: `events`, its last ones; `steps`, how many it is asked for; `generations` of an evaluation.
     """
     last: Mapping[str, Any] = events[-1] if events else {}
     step = last.get("step")
     if not isinstance(step, int):
         return None
-    if last.get("event") != "collapsed" and (last.get("event") != "complete" or step < steps):
+    if last.get("event") not in ("complete", "collapsed"):
         return None
+    if last["event"] == "complete" and step < steps:
+        if _goes_on(folder, step, generations, events):
+            return None
+        said = f"complete at step {step}, asked for {steps}, and its checkpoint to go on from is gone"
+        return EndFault(said, anew(folder))
     found = condition_told(folder, step, generations, events)
     if found == "whole":
         return None
@@ -176,6 +205,14 @@ def fault_at_end(folder: RunFolder, events: Events, steps: int, generations: int
         mend = f"tepo-lab regrade {folder.name} gives it the grades that it lacks"
         return EndFault(f"its evaluation at step {step} is not graded in full, and its checkpoints are gone", mend)
     return EndFault(f"its evaluation at step {step} is damaged or gone, and so are its checkpoints", anew(folder))
+
+
+def _goes_on(folder: RunFolder, step: int, generations: int | None, events: Events) -> bool:
+    """Whether a run that is complete at `step` can train on, and loses no evaluation by it."""
+    newest = max(folder.checkpoint_steps(), default=0)
+    if step == 0 or newest >= step:
+        return True
+    return newest > 0 and condition_told(folder, step, generations, events) != "whole"
 
 
 def anew(folder: RunFolder) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tepo_lab.errors import RecordError
+from tepo_lab.errors import RecordError, is_machine_failure
 from tepo_lab.schema.generations import LASTING, fault_of
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import RunFolder, parsed_line, step_of, tail, write_json
@@ -133,7 +134,8 @@ def _mapping(path: Path) -> dict[str, Any] | None:
 def condition_of(path: Path, suite: Suite | None = None) -> Condition:
     """How a file of generations is, read from its beginning to its end.
 
-    Args: `suite`, which the generations must be those of: each sample of each problem once, and with a grade.
+    Args: `suite`, which the generations must be those of: each sample of each problem once, and with a grade. What the
+    machine lacks to read it is raised.
     """
     import pyarrow
     from pyarrow import parquet
@@ -142,7 +144,10 @@ def condition_of(path: Path, suite: Suite | None = None) -> Condition:
         rows = parquet.read_table(path, page_checksum_verification=True)
         if fault_of(rows, LASTING) is not None:
             return "damaged"
-    except (pyarrow.ArrowException, OSError, ValueError):
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        # What cannot be read just now is not damaged; what the disk cannot give back is.
+        if is_machine_failure(error) and getattr(error, "errno", None) != errno.EIO:
+            raise
         return "damaged"
     if suite is None:
         return "whole"

@@ -20,6 +20,7 @@ from tepo_lab.execute.hub import commit_of, data_of
 from tepo_lab.schema.digest import file_sha256
 from tepo_lab.schema.inputs import input_files, input_places
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
+from tepo_lab.schema.provenance import differences, differs
 from tepo_lab.schema.record import write_whole
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.tables import local_files
@@ -67,7 +68,8 @@ def provenance(home: Path, spec: RunSpec) -> dict[str, Any]:
     commit and dirty (None outside a checkout; dirty: tracked files differ, or a new one lies among the sources), diff
     (SHA-256 of the patch, whose text is kept once as HOME/provenance/<first 16 digits>.patch), untracked (names and
     hashes, bounded), versions, hardware of the machine that plans, command without passwords, environment, model and
-    data identities with the commits that `check_hub` took, seeds.
+    data identities with the commits that `check_hub` took, seeds, resources (device: cpu or cuda, gpus, learners,
+    threads, and the tokens of a micro-batch).
     """
     source, patch = _source_of(Path(__file__).resolve().parents[2])
     if patch is not None:
@@ -81,9 +83,21 @@ def provenance(home: Path, spec: RunSpec) -> dict[str, Any]:
         "model": model_identity(spec.model),
         "data": data_identity(spec),
         "seeds": {"run": spec.seed, "suite": spec.suite.seed},
+        "resources": _resources(spec),
     }
     commits = {"model": commit_of(spec.model)} | {what: commit_of(data) for what, data in data_of(spec).items()}
     return _with_commits(now, {what: commit for what, commit in commits.items() if commit is not None})
+
+
+def _resources(spec: RunSpec) -> dict[str, Any]:
+    asked = spec.resources
+    return {
+        "device": "cuda" if asked.is_on_gpu else "cpu",
+        "gpus": asked.gpus,
+        "learners": asked.learners,
+        "threads": asked.threads,
+        "micro_batch_tokens": spec.trainer.micro_batch_tokens,
+    }
 
 
 def going_on(now: dict[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,32 +106,17 @@ def going_on(now: dict[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         what: before[what]["commit"]
         for what, place in places.items()
-        if "commit" in before.get(what, {}) and not _differs(before[what], {**place, "commit": before[what]["commit"]})
+        if "commit" in before.get(what, {}) and not differs(before[what], {**place, "commit": before[what]["commit"]})
     }
     return _with_commits(now, kept)
 
 
 def tells_other(last: Mapping[str, Any], now: Mapping[str, Any], *, inputs: bool) -> bool:
-    """Whether two provenances tell of other code, versions or hardware, or (`inputs`) of another model or other data.
-
-    What only one of them tells of does not count, an earlier release may not have asked for it; nor does it where the
-    same files lie elsewhere.
+    """Whether two provenances tell of other code, versions or hardware, or (`inputs`, of a run that goes on from what
+    was made with the first) of another model, other data or other resources.
     """
-    keys = ("versions", "hardware", *(("model", "data") if inputs else ()))
-    return any(last.get(key) != now.get(key) for key in ("commit", "diff")) or any(
-        _differs(last.get(key), now.get(key)) for key in keys
-    )
-
-
-def _differs(then: Any, now: Any) -> bool:
-    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
-        return bool(then != now)
-    places = {"path"} if then.get("sha256") and now.get("sha256") else set()
-    # Of files, also those count that one side alone has.
-    return any(
-        then[key] != now[key] if key.endswith("sha256") else _differs(then[key], now[key])
-        for key in (then.keys() & now.keys()) - places
-    )
+    found = differences(last, now)
+    return bool(found if inputs else found - {"model", "data", "device", "resources"})
 
 
 def _with_commits(told: dict[str, Any], commits: Mapping[str, str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from tepo_lab.execute.lease import birth, pid_namespace
+from tepo_lab.schema.processes import birth, pid_namespace
 
 #: What another machine's process may be writing is left alone for so many seconds after its last change: a day.
 STALE_SECONDS = 86_400.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -10,15 +11,15 @@ from tepo_lab.schema.sweep import Search
 
 
 class Halving(ASHAScheduler):  # type: ignore[misc]
-    """Asynchronous successive halving that remembers which runs it ended, and at which step.
+    """Asynchronous successive halving that tells `stopped` of each trial that it ends, and at which step.
 
-    `stopped` maps the run's folder to that step. A run that has come to `steps` ends by itself, with its evaluation.
+    A run that has come to `steps` ends by itself, with its evaluation.
     """
 
-    def __init__(self, *, steps: int, **settings: Any) -> None:
+    def __init__(self, *, steps: int, stopped: Callable[[Any, int], None], **settings: Any) -> None:
         super().__init__(max_t=steps + 1, **settings)
         self.steps = steps
-        self.stopped: dict[str, int] = {}
+        self.stopped = stopped
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Tune's decision on a result; those without the metric (steps between validations) pass."""
@@ -26,22 +27,17 @@ class Halving(ASHAScheduler):  # type: ignore[misc]
         if decision == self.STOP and not result.get("done"):
             if int(result["step"]) >= self.steps:
                 return str(self.CONTINUE)
-            self.stopped[trial.config["folder"]] = int(result["step"])
+            self.stopped(trial, int(result["step"]))
         return decision
 
 
-class Everything(FIFOScheduler):  # type: ignore[misc]
-    """Ends nothing: every point gets all its steps."""
-
-    stopped: dict[str, int] = {}  # noqa: RUF012 - never written to
-
-
-def scheduler(search: Search, *, steps: int) -> Halving | Everything:
-    """Tune's scheduler for a search over runs of `steps` training steps."""
+def scheduler(search: Search, *, steps: int, stopped: Callable[[Any, int], None]) -> Halving | FIFOScheduler:
+    """Tune's scheduler for a search over runs of `steps` training steps; without one every point gets all its steps."""
     if search.scheduler == "none":
-        return Everything()
+        return FIFOScheduler()
     return Halving(
         steps=steps,
+        stopped=stopped,
         time_attr="step",
         metric=search.metric,
         mode=search.mode,

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tepo_lab.execute.cluster import check_supported
 from tepo_lab.execute.cost_report import process_began, session_cost
-from tepo_lab.execute.executor import ClusterLostError, Executor, write_sweep
+from tepo_lab.execute.executor import ClusterLostError, Executor
 from tepo_lab.execute.failures import retry_seconds
 from tepo_lab.execute.hub import check_hub
 from tepo_lab.execute.ledger import Entry, entry
@@ -21,6 +21,7 @@ from tepo_lab.execute.memory import check_memory
 from tepo_lab.execute.mend import marked_steps, set_aside_damaged
 from tepo_lab.execute.plan import Plan, make_plan
 from tepo_lab.execute.preflight import check_hub_counts, check_inputs
+from tepo_lab.execute.prepare import write_sweep
 from tepo_lab.execute.progress import Watch, counted
 from tepo_lab.execute.selection import write_selection
 from tepo_lab.registry.expand import Expansion

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.footers import generations_of
-from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.ledger import fault_at_end
 from tepo_lab.execute.progress import PACE_STEPS, counted, duration, evaluation_seconds, pace
+from tepo_lab.schema.lease import is_held
 from tepo_lab.schema.record import RunFolder, tail
 
 #: Seconds between two looks with --watch.

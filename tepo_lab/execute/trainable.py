@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
 
+from tepo_lab.errors import is_machine_failure
 from tepo_lab.execute.attempt import Attempt
-from tepo_lab.execute.failures import end_attempt, is_machine_failure, log_error, record_user_failure
+from tepo_lab.execute.failures import (
+    end_attempt,
+    log_error,
+    record_machine_failure,
+    record_user_failure,
+)
+from tepo_lab.execute.lease import Lease, LeaseHeldError
+from tepo_lab.schema.record import RunFolder, append_line
 
 
 class Quiet(TrialProgressCallback):  # type: ignore[misc]
@@ -21,22 +35,54 @@ class Quiet(TrialProgressCallback):  # type: ignore[misc]
 
 
 class Ends(tune.Callback):  # type: ignore[misc]
-    """What the driver does as trials end: it lets go of what Tune would keep of each, as long as the sweep goes on.
+    """What the driver does as trials end: it records what only Tune knows, and forgets what Tune would keep of each.
 
-    `failed` are the trials that still failed after their retries.
+    Each end is recorded at once: a while later the driver may be dead, or the run another session's.
     """
 
     def __init__(self) -> None:
-        self.failed: list[Any] = []
+        self._untold: list[Callable[[], None]] = []
 
     def on_trial_complete(self, *, trial: Any, **told: Any) -> None:
         """Forget the trial's results: the records hold them."""
         _forget_results(trial)
 
     def on_trial_error(self, *, trial: Any, **told: Any) -> None:
-        """Take note of a trial that is not tried again."""
+        """Record the failure of a trial that is not tried again."""
         _forget_results(trial)
-        self.failed.append(trial)
+        self._tell(partial(_record_failure, trial))
+
+    def stopped(self, trial: Any, step: int) -> None:
+        """Record that a search has ended a run."""
+        self._tell(partial(_record_stop, trial, step))
+
+    def tell_rest(self) -> None:
+        """Record what could not be recorded when it happened. Raises `OSError` where it still cannot."""
+        while self._untold:
+            self._untold.pop(0)()
+
+    def _tell(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (OSError, EOFError, UnpicklingError):
+            # Of a full disk, which may have room when the other runs are over; Tune's file of the failure is cut off.
+            self._untold.append(write)
+
+
+def _folder(trial: Any) -> RunFolder:
+    return RunFolder(Path(trial.config["folder"]))
+
+
+def _record_stop(trial: Any, step: int) -> None:
+    append_line(_folder(trial).events_file, {"time": time.time(), "event": "stopped", "step": step, "by": "asha"})
+
+
+def _record_failure(trial: Any) -> None:
+    # Tune keeps its own errors, which are no exceptions of the trial's, as text.
+    error = trial.get_pickled_error() or RuntimeError(trial.get_error() or "Tune gave it up without a word")
+    # Who holds the run goes on with it: another session, or a process that is only out of reach.
+    with suppress(LeaseHeldError), Lease(_folder(trial)):
+        record_machine_failure(_folder(trial), error)
 
 
 def _forget_results(trial: Any) -> None:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.footers import generations_of
-from tepo_lab.execute.lease import is_held
 from tepo_lab.execute.ledger import fault_at_end
+from tepo_lab.schema.lease import is_held
 from tepo_lab.schema.record import RunFolder
 
 #: Lines of trial.log shown for a cause.
@@ -35,7 +35,7 @@ _MACHINE_MENDS = (
         "free space (tepo-lab clean shows what could go), then give the same command again.",
     ),
     (
-        ("out of memory", "outofmemory", "cannot allocate", "memoryerror"),
+        ("out of memory", "outofmemory", "cannot allocate", "memoryerror", "_alloc_failed"),
         "lower rollout.sequences_per_batch or trainer.micro_batch_tokens, or run fewer at once (resources.cpus or "
         "resources.gpus); then give the same command again.",
     ),

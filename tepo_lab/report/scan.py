@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +18,11 @@ from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column, Missing
 from tepo_lab.schema.generations import COUNTED, fault_of
 from tepo_lab.schema.inputs import Files, commit_name, input_files
+from tepo_lab.schema.lease import is_held
+from tepo_lab.schema.provenance import differences
 from tepo_lab.schema.record import RunFolder, readable_runs, tell_passed_over
 
 Key = TypeVar("Key", bound=Hashable)
-
-#: Seconds after which a lease that nobody renews no longer says that its run is going on.
-LEASE_LIFETIME = 60.0
 
 #: What arms may differ in on purpose; only a row's seeds must have the same. Benchmarks must be the same in all runs.
 _OWN = ("model", "training data")
@@ -38,7 +37,7 @@ class FoundRun:
 
     `status` is the last of `STATUS_EVENTS`; `full_steps` are the evaluated steps with as many rows as the suite has
     generations. `dirty`: made from a source tree that differs from its commit; `continued`: partly made with another
-    tree, other versions or another machine; `mismatch_limit`: above it sampler and trainer disagree too much;
+    tree, other versions, another machine or device; `mismatch_limit`: above it sampler and trainer disagree too much;
     `damaged`: why its events (or the step metrics, where they were asked for) cannot be read, in which case nothing
     else of it counts; `asked_steps`: how far it was to train; `tallies`: how many generations were right, and how many
     graded, as its events say, by step and benchmark; `inputs`: SHA-256 of the local files, and commits of the hub, that
@@ -161,11 +160,11 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bo
         commit=f"{commit}+changes" if commit and provenance.get("dirty") else commit,
         status=next((event for event in reversed(events) if event["event"] in STATUS_EVENTS), {}),
         last_step=max((int(event.get("step") or 0) for event in events), default=0),
-        running=damaged is None and _lease_is_fresh(folder.lease_file),
+        running=damaged is None and is_held(folder),
         evaluated_steps=tuple(steps),
         full_steps=tuple(step for step in steps if _has_rows(folder.generations(step), generations)),
         dirty=any(each.get("dirty") for each in (provenance, *earlier)),
-        continued=bool(earlier) or _moved(events),
+        continued=_changed([*earlier, provenance]) or _moved(events),
         mismatch_limit=rollout.get("max_sampler_mismatch"),
         damaged=damaged,
         asked_steps=int(spec["trainer"]["steps"]),
@@ -173,6 +172,11 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bo
         tallies={event["step"]: event.get("benchmarks", {}) for event in events if event["event"] == "evaluated"},
         inputs=input_files(provenance),
     )
+
+
+def _changed(made_with: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run was made with differing code, versions, machines, devices or inputs: other resources may change."""
+    return any(differences(last, now) - {"resources"} for last, now in pairwise(made_with))
 
 
 def _moved(events: Iterable[Mapping[str, Any]]) -> bool:
@@ -283,10 +287,3 @@ def _said(error: Exception) -> str:
 
 def _damaged(path: Path, reason: str) -> RecordError:
     return RecordError(f"{path} cannot be read ({reason}): run the sweep again, which makes it anew or says the mend.")
-
-
-def _lease_is_fresh(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime < LEASE_LIFETIME
-    except FileNotFoundError:
-        return False

@@ -243,11 +243,6 @@ class Trainer(Strict):
             )
         return self
 
-    @property
-    def updates_per_step(self) -> int:
-        """Optimizer steps for one rollout."""
-        return self.prompts_per_step // self.mini_batch_prompts * self.epochs
-
 
 class Resources(Strict):
     """What one run takes. `device: auto` is the GPU where the run has one, else the CPU."""

@@ -11,6 +11,9 @@ HOME/runs/<arm>-<profile>-s<seed>-<hash>/
     lease.json                    who is running it, with a heartbeat
     attempt.json                  how often it failed by the machine's fault in the session that runs it
 HOME/provenance/<hash>.patch      how the source tree differed from its commit, once for each content
+
+A line of events.jsonl has `time` (Unix seconds), `event` and `step`. Events are started, resumed, checkpoint,
+validated, evaluated, suspect, and the ends of a run: complete, collapsed, stopped (by a search) and failed.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from tepo_lab.errors import RecordError
 from tepo_lab.schema.run_file import fault_of
@@ -52,21 +56,7 @@ GENERATION_COLUMNS = (
 #: (0 or 1; absent without a penalty) where the objective's penalty would act on the responses listed.
 TOKEN_COLUMNS = ("tokens", "log_prob", "old_log_prob", "ratio", "weight", "entropy", "entropy_change", "mask")
 
-#: Events a run's `events.jsonl` may hold. Each line has `time` (Unix seconds), `event` and `step`.
-Event = Literal[
-    "started",
-    "resumed",
-    "checkpoint",
-    "validated",
-    "evaluated",
-    "suspect",
-    "complete",
-    "collapsed",
-    "stopped",
-    "failed",
-]
-
-#: What readers take for granted of these events, besides.
+#: What readers take for granted of events.
 _EVENT_KEYS = {
     "validated": ("step", "value"),
     "evaluated": ("step",),
@@ -95,8 +85,6 @@ _LINE_BYTES = 65_536
 
 #: Bytes read from the end of a log for its last lines: several lines of either.
 TAIL_BYTES = 16_384
-
-Outcome = Literal["complete", "collapsed", "failed", "running", "interrupted", "pending"]
 
 
 @dataclass(frozen=True)
@@ -376,7 +364,8 @@ def _is_whole_parquet(path: Path) -> bool:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # Writers in two containers may have the same number.
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as stream:
             stream.write(content)

@@ -1,23 +1,9 @@
-"""avg@k and pass@k from counts of right samples."""
+"""pass@k from counts of right samples."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-
-def avg_at_k(correct: ArrayLike, samples: ArrayLike) -> float:
-    """Mean over problems of the share of a problem's samples that is right."""
-    right, drawn = _counts(correct, samples)
-    return float((right / drawn).mean())
-
-
-def pass_at_k(correct: ArrayLike, samples: ArrayLike, k: int) -> float:
-    """Mean over problems of the chance that at least one of k samples is right, estimated without bias.
-
-    Raises ValueError as `pass_at_k_by_problem`.
-    """
-    return float(pass_at_k_by_problem(correct, samples, k).mean())
 
 
 def pass_at_k_by_problem(correct: ArrayLike, samples: ArrayLike, k: int) -> NDArray[np.float64]:

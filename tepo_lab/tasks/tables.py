@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tepo_lab.errors import DataError
+from tepo_lab.errors import DataError, is_machine_failure
 from tepo_lab.schema.profile import DatasetData
 from tepo_lab.tasks.hub import (
     HubUnreachableError,
@@ -64,6 +64,8 @@ def numbered_json_lines(file: Path) -> list[tuple[int, dict[str, Any]]]:
         with file.open("rb") as stream:
             return json_objects(stream, where=str(file))
     except OSError as error:
+        if is_machine_failure(error):
+            raise
         raise DataError(f"{file}: cannot be read ({error}).") from None
 
 
@@ -94,6 +96,8 @@ def _parquet_rows(file: Path) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
     except (pa.ArrowException, OSError) as error:
+        if is_machine_failure(error):
+            raise
         raise DataError(f"{file}: cannot be read as Parquet ({' '.join(str(error).split())[:200]}).") from None
     return rows
 

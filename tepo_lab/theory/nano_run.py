@@ -12,7 +12,6 @@ from scipy.stats import spearmanr
 
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.transformers_engine import TransformersEngine
-from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.theory.check import Array, Check, correlation
 from tepo_lab.train.experience import Collector, Group
@@ -74,9 +73,9 @@ def run_nano(seed: int) -> Tokens:
     for step in range(1, spec.steps + 1):
         experience = collector.collect(step, position)
         position = experience.position
-        before = _scores(spec, learner.scorer, experience.groups, loaded.pad_id)
+        before = _scores(learner.scorer, experience.groups, loaded.pad_id)
         learner.learn(step, experience.groups)
-        after = _scores(spec, learner.scorer, experience.groups, loaded.pad_id)
+        after = _scores(learner.scorer, experience.groups, loaded.pad_id)
         parts.append(_tokens(step, prompts, experience.groups, before, after))
         prompts += len(experience.groups)
         engine.sync_weights()
@@ -86,7 +85,7 @@ def run_nano(seed: int) -> Tokens:
 
 
 @torch.no_grad()
-def _scores(spec: RunSpec, scorer: Scorer, groups: Sequence[Group], pad_id: int) -> tuple[Array, Array]:
+def _scores(scorer: Scorer, groups: Sequence[Group], pad_id: int) -> tuple[Array, Array]:
     """Log-probability and entropy of every response token, group by group and response by response."""
     rows = [(group.prompt_ids, response.token_ids) for group in groups for response in group.responses]
     log_probs, entropies = [], []

@@ -114,7 +114,7 @@ class Mirror:
         return self._attempt(self._sync)
 
     def finish(self, outcome: Outcome | None = None, *, at_once: bool = True) -> bool:
-        """Show the rest, mark unfinished runs without a lease as killed, and end the parent run.
+        """Show the rest, mark unfinished runs that nobody holds as killed, and end the parent run.
 
         Args: without an `outcome` it follows from the runs; `at_once` does not wait out the pause after a failure.
         """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
+from tepo_lab.schema.lease import is_held
 from tepo_lab.schema.record import RunFolder
 from tepo_lab.track.steps import Steps
 
@@ -64,21 +65,21 @@ class RunState:
 def signature(folder: RunFolder) -> tuple[tuple[int, int, int], ...]:
     """Changes whenever a record that `run_state` reads changes."""
     found = []
-    for path in (folder.run_file, folder.metrics_file, folder.events_file, folder.lease_file):
+    for path in (folder.run_file, folder.metrics_file, folder.events_file):
         try:
             stat = path.stat()
         except FileNotFoundError:
             found.append((0, 0, 0))
         else:
-            # The lease is rewritten with each heartbeat; only whether it is there matters.
-            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns) if path != folder.lease_file else (1, 0, 0))
-    return tuple(found)
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    # The lease is rewritten with each heartbeat; only whether its owner lives matters.
+    return (*found, (int(is_held(folder)), 0, 0))
 
 
 def run_state(folder: RunFolder, sweep: str, *, over: bool = False, steps: Steps | None = None) -> RunState:
     """Read a run's records.
 
-    Args: `over` says that nobody works on the sweep any more: a run that has not ended and has no lease was killed;
+    Args: `over` says that nobody works on the sweep any more: a run that has not ended and is not held was killed;
     `steps`, those of the run as far as they were read before.
     Raises `RecordError` when a record is missing or damaged; `steps` are of no use after that.
     """
@@ -90,7 +91,7 @@ def run_state(folder: RunFolder, sweep: str, *, over: bool = False, steps: Steps
         tags = _tags(run, run["spec"], sweep)
         scores = _scores(events)
         status, ended, outcome = _outcome(events)
-        if ended is None and over and not folder.lease_file.exists():
+        if ended is None and over and not is_held(folder):
             status = "KILLED"
             ended = _milliseconds(max(run["created"], steps.last_time, *(event["time"] for event in events), 0.0))
         started = _milliseconds(events[0]["time"] if events else run["created"])

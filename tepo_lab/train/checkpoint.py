@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,9 @@ from tepo_lab.schema.record import RunFolder, write_json
 from tepo_lab.train.peers import ALONE, Peers
 
 MANIFEST = "manifest.json"
+
+#: What the system says of a file that is not there, or that the disk no longer gives back.
+_LOST = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO}
 
 
 @dataclass(frozen=True)
@@ -34,21 +40,36 @@ def save(
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
     peers: Peers = ALONE,
+    *,
+    guard: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write the checkpoint after `position.step`: an ordinary model folder, the optimizer, the random state.
 
     The folder appears under its name only when every file is on disk, with a manifest of their SHA-256. Several
     processes must all call this: each writes its shard of the optimizer, and the first one the rest. What is left of
     a save that failed, or that was killed before, is removed: it would take the room that the next one needs.
+    Args: `guard`, called on the first process right before it begins, and right before the folder gets its name; it
+    raises when this process may not write to the run any more.
     """
     final = folder.checkpoint(position.step)
-    partial = peers.first(lambda: _empty_folder(final.with_name(f".{final.name}.{os.getpid()}.partial")))
+    # Of two processes that each believe to have the run neither writes into the other's folder.
+    name = f".{final.name}.{uuid.uuid4().hex[:8]}.{os.getpid()}.partial"
+
+    def begin() -> Path:
+        guard()
+        return _empty_folder(final.with_name(name))
+
+    def end() -> None:
+        guard()
+        _publish(partial, final, manifest)
+
+    partial = peers.first(begin)
     try:
         manifest = _write(partial, position, model, tokenizer, optimizer, peers)
-        peers.first(lambda: _publish(partial, final, manifest))
+        peers.first(end)
     except BaseException:
         if peers.is_first:
-            _remove_partial(folder.checkpoints)
+            shutil.rmtree(partial, ignore_errors=True)
         raise
     return final
 
@@ -77,7 +98,10 @@ def _write(
 
 
 def newest(folder: RunFolder) -> tuple[Path, Position] | None:
-    """The newest undamaged checkpoint, or None. Damaged ones are passed over."""
+    """The newest undamaged checkpoint, or None. Damaged ones are passed over.
+
+    Raises `OSError` for one that cannot be read just now (too many open files, a file server that is away), or by us.
+    """
     for path in sorted(folder.checkpoints.glob("step-*"), reverse=True):
         position = _verified(path)
         if position is not None:
@@ -110,25 +134,41 @@ def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer
 def prune(folder: RunFolder, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints."""
     for path in sorted(folder.checkpoints.glob("step-*"))[:-keep]:
+        _remove(path)
+
+
+def remove_after(folder: RunFolder, step: int) -> None:
+    """Remove the checkpoints of later steps."""
+    for later in folder.checkpoint_steps():
+        if later > step:
+            _remove(folder.checkpoint(later))
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, or what a bad disk has left in its place."""
+    if path.is_dir():
         shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _verified(path: Path) -> Position | None:
+    """How far a checkpoint has come, or None for a damaged one."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         whole = all(file_sha256(path / name) == digest for name, digest in manifest["sha256"].items())
         return Position(int(manifest["step"]), int(manifest["data"])) if whole else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError as error:
+        if error.errno not in _LOST:
+            raise
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _remove_partial(checkpoints: Path) -> None:
-    for path in checkpoints.glob(".step-*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _empty_folder(path: Path) -> Path:
-    _remove_partial(path.parent)
+    for leftover in path.parent.glob(".step-*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)
     (path / "model").mkdir(parents=True)
     return path
 

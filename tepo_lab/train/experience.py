@@ -93,7 +93,7 @@ class Collector:
                 "all wrong; raise trainer.max_generation_batches or set trainer.dynamic_sampling=drop."
             )
         groups = groups[:wanted]
-        metrics = _rollout_metrics(sampled, self.spec.rollout.max_new_tokens)
+        metrics = _rollout_metrics(sampled)
         metrics |= {"rollout/kept_groups": float(len(groups)), "rollout/generation_batches": float(batches)}
         metrics |= {f"seconds/{phase}": value for phase, value in seconds.items()}
         if self.grader.symbolic:
@@ -135,7 +135,7 @@ class Collector:
         return [Group(*group) for group in zip(*columns, strict=True)]
 
 
-def _rollout_metrics(groups: Sequence[Group], limit: int) -> dict[str, float]:
+def _rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     lengths = [len(response.token_ids) for group in groups for response in group.responses]
     truncated = sum(response.truncated for group in groups for response in group.responses)
     rewards = [reward for group in groups for reward in group.rewards]

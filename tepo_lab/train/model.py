@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tepo_lab.errors import ModelError, ResourceError
+from tepo_lab.errors import ModelError, ResourceError, is_machine_failure
 from tepo_lab.schema.digest import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Resources
 from tepo_lab.train.peers import ALONE, Peers
@@ -49,7 +49,8 @@ def load_model(
     config.json says: the ratios of an update are of one policy's log-probabilities, without noise in either.
     Checkpoints of it say so.
 
-    Raises `ModelError` when it cannot be loaded, or its weights are not those that `spec.sha256` declares.
+    Raises `ModelError` when it cannot be loaded, or its weights are not those that `spec.sha256` declares. What the
+    machine lacks (memory, open files, the disk it lies on) is raised as it is.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -78,6 +79,8 @@ def load_model(
             if spec.gradient_checkpointing:
                 model.gradient_checkpointing_enable({"use_reentrant": False})
     except (OSError, ValueError, KeyError) as error:
+        if is_machine_failure(error):
+            raise
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"model.path={spec.path}: cannot be loaded ({reason}).") from None
     except UnpicklingError:

@@ -52,7 +52,8 @@ class Trial:
 
     Going on starts from the newest undamaged checkpoint: step metrics after it are dropped and made again.
     Several processes (`peers`) each open the same run and make the same calls; the first alone writes its records.
-    `hardware` of the node it runs on is noted where it starts or resumes.
+    `hardware` of the node it runs on is noted where it starts or resumes. `guard` is called right before each write to
+    the run's records, on the first process; it raises when this process may not write any more.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Trial:
         search: Search | None = None,
         peers: Peers = ALONE,
         hardware: Mapping[str, Any] | None = None,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
+        self.guard = guard
         self.hardware = {"hardware": dict(hardware)} if hardware else {}
         self.search = search
         self.folder = folder
@@ -119,7 +122,7 @@ class Trial:
         if self.search is not None and self._validation_due(self.search):
             return "validation", rule
         evaluates = step in self.spec.evaluation_steps or rule is not None or step >= self.spec.steps
-        return "evaluation" if evaluates and not self._is_evaluated(step) else None, rule
+        return "evaluation" if evaluates and not _is_evaluated(self.folder, self.folder.events(), step) else None, rule
 
     def _train(self) -> Progress:
         clock = self._started_clock()
@@ -137,10 +140,9 @@ class Trial:
         metrics = self.peers.first(lambda: own)
         self.metrics.append(metrics)
         tokens = sample.values(self.loaded.tokenizer) if sample is not None else None
-        if self.peers.is_first:
-            append_line(self.folder.metrics_file, {"step": step, **metrics})
-            if tokens is not None:
-                write_tokens(self.folder.tokens(step), step, tokens)
+        self._write(lambda: append_line(self.folder.metrics_file, {"step": step, **metrics}))
+        if tokens is not None:
+            self._write(lambda: write_tokens(self.folder.tokens(step), step, tokens))
         if SAMPLER_MISMATCH in metrics:
             self._doubt_sampler(step, metrics[SAMPLER_MISMATCH])
         self.position = Position(step, experience.position)
@@ -155,7 +157,9 @@ class Trial:
     def _doubt_sampler(self, step: int, mean: float | None) -> None:
         """Record, once a run, that the sampler does not sample from the policy that is trained."""
         limit = self.spec.rollout.max_sampler_mismatch
-        if (mean is not None and mean <= limit) or any(event["event"] == "suspect" for event in self.folder.events()):
+        if mean is not None and mean <= limit:
+            return
+        if self.peers.first(lambda: any(event["event"] == "suspect" for event in self.folder.events())):
             return
         why = (
             f"the sampler's log-probabilities are {mean:.3g} nats from the trainer's, more than "
@@ -170,8 +174,9 @@ class Trial:
 
     def _save(self) -> None:
         loaded, optimizer = self.loaded, self.learner.optimizer
-        checkpoint.save(self.folder, self.position, loaded.model, loaded.tokenizer, optimizer, self.peers)
-        self.peers.first(lambda: checkpoint.prune(self.folder, self.spec.trainer.keep_checkpoints))
+        parts = (loaded.model, loaded.tokenizer, optimizer)
+        checkpoint.save(self.folder, self.position, *parts, self.peers, guard=self.guard)
+        self._write(lambda: checkpoint.prune(self.folder, self.spec.trainer.keep_checkpoints))
         self._record("checkpoint", step=self.position.step)
 
     def _validation_due(self, search: Search) -> bool:
@@ -193,21 +198,17 @@ class Trial:
         self._record("validated", step=step, value=percent[search.metric], seconds=wall, cpu_seconds=cpu)
         return Progress(step, "validated", dict(percent))
 
-    def _is_evaluated(self, step: int) -> bool:
-        """Whether the generations are on disk and counted in the events: a death may come between the two."""
-        counted = any(event["event"] == "evaluated" and event["step"] == step for event in self.folder.events())
-        return counted and step in self.folder.evaluated_steps()
-
     def _evaluate(self) -> None:
         clock = self._started_clock()
         engine = CheckedEngine(self.engine, len(self.spec.suite.benchmarks))
         rows = self._sampled(self.spec.suite, engine)
         checked: dict[str, float | None] = {}
-        if (mean := engine.mismatch(self.loaded)) is not None:
+        own = engine.mismatch(self.loaded)
+        # Each process has reckoned it; the first one's is everyone's.
+        if (mean := self.peers.first(lambda: own)) is not None:
             checked[EVALUATED_MISMATCH] = mean if math.isfinite(mean) else None
             self._doubt_sampler(self.position.step, checked[EVALUATED_MISMATCH])
-        if self.peers.is_first:
-            write_generations(self.folder.generations(self.position.step), rows)
+        self._write(lambda: write_generations(self.folder.generations(self.position.step), rows))
         scores = {name: asdict(count) for name, count in counts(rows).items()}
         wall, cpu = clock()
         self._record("evaluated", step=self.position.step, benchmarks=scores, seconds=wall, cpu_seconds=cpu, **checked)
@@ -235,8 +236,18 @@ class Trial:
         return lambda: (time.perf_counter() - began, self.peers.total(time.process_time() - cpu)[0])
 
     def _record(self, event: str, **details: Any) -> None:
-        if self.peers.is_first:
-            append_line(self.folder.events_file, {"time": time.time(), "event": event, **details})
+        self._write(lambda: self._append_event(event, details))
+
+    def _append_event(self, event: str, details: Mapping[str, Any]) -> None:
+        append_line(self.folder.events_file, {"time": time.time(), "event": event, **details})
+
+    def _write(self, work: Callable[[], object]) -> None:
+        """Write to the records on the first process, if it still may; what that raises is raised on all."""
+        self.peers.first(lambda: self._guarded(work))
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        self.guard()
+        work()
 
     def _taken_up_records(self) -> tuple[list[dict[str, Any]], set[int], str | None]:
         """Cut the records back to the position. Returns how the run stands there.
@@ -247,35 +258,59 @@ class Trial:
         step, events = self.position.step, self.folder.events()
         metrics = self._cut_back_to(step)
         validated = {int(event["step"]) for event in events if event["event"] == "validated" and event["step"] == step}
-        self._record("resumed" if step or events else "started", step=step, **self.hardware)
+        event = "resumed" if step or events else "started"
+        self._guarded(lambda: self._append_event(event, {"step": step, **self.hardware}))
         return metrics, validated, _collapsed(events, step)
 
     def _cut_back_to(self, step: int) -> list[dict[str, Any]]:
-        """The step metrics up to `step`. Records of later steps are dropped: those steps are made again."""
-        kept = [metrics for metrics in self.folder.metrics() if metrics["step"] <= step]
-        if self.folder.metrics_file.exists():
+        """The step metrics up to `step`. Records of later steps are dropped: those steps are made again.
+
+        So are later checkpoints, first of all: they are damaged, and would outlast those that the steps made again
+        leave, and stand ahead of the metrics.
+        """
+        folder = self.folder
+        kept = [metrics for metrics in folder.metrics() if metrics["step"] <= step]
+        self._guarded(lambda: checkpoint.remove_after(folder, step))
+        if folder.metrics_file.exists():
             lines = [json.dumps(metrics, separators=(",", ":")) + "\n" for metrics in kept]
-            write_whole(self.folder.metrics_file, "".join(lines).encode())
-        for later in self.folder.evaluated_steps():
-            if later > step:
-                self.folder.generations(later).unlink()
-        for later in self.folder.token_steps():
-            if later > step:
-                self.folder.tokens(later).unlink()
+            self._guarded(lambda: write_whole(folder.metrics_file, "".join(lines).encode()))
+        later = [folder.generations(each) for each in folder.evaluated_steps() if each > step]
+        later += [folder.tokens(each) for each in folder.token_steps() if each > step]
+        for path in later:
+            self._guarded(path.unlink)
         return kept
 
 
 def _newest(folder: RunFolder, asked: int) -> tuple[Path, Position] | None:
-    """The checkpoint to go on from. Raises `RecordError` for a run that has come further than it is asked to."""
+    """The checkpoint to go on from.
+
+    Raises `RecordError` for a run that has come further than it is asked to, and for one that would have to begin
+    before an end whose evaluation it has.
+    """
     found = checkpoint.newest(folder)
-    made = max((int(event.get("step") or 0) for event in folder.events()), default=0)
-    made = max(made, found[1].step) if found else made
+    start = found[1].step if found else 0
+    events = folder.events()
+    made = max(start, *(int(event.get("step") or 0) for event in events), 0)
     if made > asked:
         raise RecordError(
             f"{folder.path} is at step {made}, and going back to step {asked} would drop what was made since: ask for "
             f"trainer.steps={made} or more."
         )
+    ends = {int(event["step"]) for event in events if event["event"] == "complete" and event.get("step")}
+    lost = [end for end in sorted(ends) if start < end and _is_evaluated(folder, events, end)]
+    if lost:
+        where = f"only from step {start}" if found else "from none of its checkpoints"
+        raise RecordError(
+            f"{folder.path} was complete at step {lost[-1]} and can go on {where}: the others are gone or damaged, and "
+            "to train those steps again would drop its evaluation; remove the folder to run it anew."
+        )
     return found
+
+
+def _is_evaluated(folder: RunFolder, events: Sequence[Mapping[str, Any]], step: int) -> bool:
+    """Whether the generations are on disk and counted in the events: a death may come between the two."""
+    counted = any(event["event"] == "evaluated" and event["step"] == step for event in events)
+    return counted and step in folder.evaluated_steps()
 
 
 def _check_finite(step: int, metrics: Mapping[str, float | None]) -> None:

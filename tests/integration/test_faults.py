@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tepo_lab.execute.processes import descendants
+from tepo_lab.schema.processes import descendants
 from tepo_lab.schema.record import RunFolder
 from tests.integration.faults import (
     TINY,
@@ -28,6 +28,7 @@ from tests.integration.faults import (
     wait_until_free,
 )
 from tests.integration.sockets import LOOPBACK, listening
+from tests.trial_config import trial_config
 
 STEPS = 12
 
@@ -135,7 +136,7 @@ def test_a_full_disk_is_the_machines_failure_and_retried_with_growing_waits(smal
     from tepo_lab.execute.trainable import TrialTrainable
     from tepo_lab.train import checkpoint, trial
 
-    _, folder = small_run("tepo", "trainer.steps=2")
+    spec, folder = small_run("tepo", "trainer.steps=2")
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
     full = OSError(errno.ENOSPC, "No space left on device")
@@ -149,7 +150,7 @@ def test_a_full_disk_is_the_machines_failure_and_retried_with_growing_waits(smal
         raise full
 
     monkeypatch.setattr(trial.checkpoint, "save", no_space)
-    config = {"folder": str(folder.path), "stop": [], "search": None, "session": "one"}
+    config = trial_config(spec, folder)
     for _ in range(2):
         attempt = TrialTrainable(dict(config))
         with pytest.raises(OSError, match="No space left"):
@@ -175,7 +176,7 @@ def test_a_step_lost_from_the_metrics_is_made_again(small_run):
     folder.metrics_file.write_bytes(b"".join(lines[:3]) + b"garbage\n")
     events = [event for event in folder.events() if event["event"] != "complete"]
     folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    finish(TrialTrainable({"folder": str(folder.path), "stop": [], "search": None, "session": "one"}))
+    finish(TrialTrainable(trial_config(spec, folder)))
     assert science(folder) == whole
 
 
@@ -183,19 +184,19 @@ STOP = [{"when": "reward/mean <= 1", "for": 2}]
 
 
 def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_training(small_run):
-    from tepo_lab.execute.ledger import is_over
+    from tepo_lab.execute.ledger import has_work
     from tepo_lab.execute.mend import set_aside_damaged
     from tepo_lab.execute.trainable import TrialTrainable
 
     spec, folder = small_run("tepo", "trainer.steps=6", *TINY)
-    config = {"folder": str(folder.path), "stop": STOP, "search": None, "session": "one"}
+    config = trial_config(spec, folder, stop=STOP)
     finish(TrialTrainable(config))
     assert folder.events()[-1]["event"] == "collapsed"
     assert folder.events()[-1]["step"] == 2
     whole, metrics = folder.generations(2).read_bytes(), folder.metrics_file.read_bytes()
     flip(folder.generations(2), 0.05)
     assert [path.name for path in set_aside_damaged(folder)] == ["step-000002.parquet.damaged"]
-    assert not is_over(folder, spec)
+    assert has_work(folder, spec)
     # By a command whose sweep has no stop rules.
     finish(TrialTrainable(config | {"stop": []}))
     later = [(event["event"], event["step"]) for event in folder.events()][-3:]
@@ -203,7 +204,7 @@ def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_
     assert folder.events()[-1]["rule"] == "reward/mean <= 1"
     assert folder.generations(2).read_bytes() == whole
     assert folder.metrics_file.read_bytes() == metrics
-    assert is_over(folder, spec)
+    assert not has_work(folder, spec)
 
 
 def test_a_loss_that_is_not_finite_ends_a_run_by_the_users_fault_or_by_a_stop_rule(small_run):
@@ -213,11 +214,12 @@ def test_a_loss_that_is_not_finite_ends_a_run_by_the_users_fault_or_by_a_stop_ru
 
     # More than a number of single precision holds.
     infinite = ("trainer.steps=4", "objective.penalty.coef=1e39", *TINY)
-    folders = [small_run(arm, *infinite)[1] for arm in ("tepo_kl_1", "tepo_kl_1_k1", "tepo")]
+    runs = [small_run(arm, *infinite) for arm in ("tepo_kl_1", "tepo_kl_1_k1", "tepo")]
+    folders = [folder for _, folder in runs]
     own = [rule.model_dump(by_alias=True) for rule in load_sweep("panel-e")[0].stop]
     rules = [[], [], own]
-    for folder, stop in zip(folders, rules, strict=True):
-        finish(TrialTrainable({"folder": str(folder.path), "stop": stop, "search": None, "session": "one"}))
+    for run, stop in zip(runs, rules, strict=True):
+        finish(TrialTrainable(trial_config(*run, stop=stop)))
     assert [folder.events()[-1]["event"] for folder in folders] == ["failed", "failed", "collapsed"]
     assert [folder.events()[-1].get("kind") for folder in folders] == ["user", "user", None]
     assert folders[2].events()[-1]["rule"] == "actor/grad_norm is not finite"
@@ -232,15 +234,15 @@ def test_a_bug_in_a_grader_is_the_users_and_does_not_end_the_process(small_run, 
     from tepo_lab.execute.trainable import TrialTrainable
     from tepo_lab.tasks.grading import Grading
 
-    broken, whole = small_run("tepo", "trainer.steps=1", *TINY)[1], small_run("gspo", "trainer.steps=1", *TINY)[1]
-    config = {"stop": [], "search": None, "session": "one"}
-    trainable = TrialTrainable(config | {"folder": str(broken.path)})
+    runs = [small_run(arm, "trainer.steps=1", *TINY) for arm in ("tepo", "gspo")]
+    broken, whole = (folder for _, folder in runs)
+    trainable = TrialTrainable(trial_config(*runs[0]))
     with monkeypatch.context() as patched:
         patched.setattr(Grading, "add", lambda *arguments: 1 / 0)
         finish(trainable)
     failed = [event for event in broken.events() if event["event"] == "failed"]
     assert [(event["kind"], event["error_type"]) for event in failed] == [("user", "ZeroDivisionError")]
     assert not broken.attempt_file.exists()
-    trainable.reset_config(config | {"folder": str(whole.path)})
+    trainable.reset_config(trial_config(*runs[1]))
     finish(trainable)
     assert whole.events()[-1]["event"] == "complete"

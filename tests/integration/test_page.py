@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.prepare import prepare_folder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.record import run_folders

@@ -6,11 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tepo_lab.errors import TepoLabError
+from tepo_lab.errors import TepoLabError, is_machine_failure
 from tepo_lab.execute import hub
 from tepo_lab.execute.attempt import Attempt
-from tepo_lab.execute.executor import prepare_folder
-from tepo_lab.execute.failures import is_machine_failure
 from tepo_lab.execute.ledger import entry
 from tepo_lab.execute.provenance import hardware
 from tepo_lab.registry.compose import compose_run
@@ -18,6 +16,7 @@ from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import DatasetData
 from tepo_lab.tasks.hub import HubUnreachableError
 from tepo_lab.train import trial
+from tests.trial_config import trial_config
 
 
 def test_the_trial_is_opened_at_the_commits_recorded_and_is_told_the_nodes_hardware(tmp_path, monkeypatch):
@@ -32,8 +31,7 @@ def test_the_trial_is_opened_at_the_commits_recorded_and_is_told_the_nodes_hardw
     spec = spec.model_copy(update={"data": DatasetData(kind="dataset", hub="some/problems")})
     found = entry(tmp_path, planned(spec))
     monkeypatch.setattr(hub, "_TAKEN", {("data set", "some/problems", None, None): "c" * 40})
-    prepare_folder(found)
-    attempt = Attempt({"folder": str(found.folder.path), "session": "s", "stop": [], "search": None})
+    attempt = Attempt(trial_config(spec, found.folder))
     assert attempt.advance() == "went on"
     attempt.close()
     ((used, node),) = opened

@@ -17,8 +17,8 @@ import pytest
 from tepo_lab.cli import main
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.execute.bundle import write_bundle
-from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.prepare import prepare_folder
 from tepo_lab.execute.provenance import patch_file
 from tepo_lab.registry.compose import clear_caches
 from tepo_lab.registry.expand import expand, load_sweep

@@ -6,8 +6,8 @@ import pytest
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.execute.chosen import chosen_folders
-from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.prepare import prepare_folder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,13 +10,14 @@ import time
 import pytest
 
 from tepo_lab.execute.clean import known_runs, leftovers, leftovers_text, remove, size_text
-from tepo_lab.execute.executor import prepare_folder, write_sweep
 from tepo_lab.execute.lease import Lease
 from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.prepare import prepare_folder, write_sweep
 from tepo_lab.execute.scratch import scratch_folder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
 from tepo_lab.schema.record import append_line
+from tests.leases import lease_of_another_machine
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +123,19 @@ def test_a_run_that_is_going_on_is_left_alone_even_when_it_begins_after_the_look
     assert folder.checkpoint(5).exists()
 
 
-def test_a_dead_lease_is_a_leftover(tmp_path, folder, dead_pid):
-    folder.lease_file.write_text(json.dumps({"host": "elsewhere", "pid": dead_pid, "time": 0}))
+def test_what_a_killed_writer_leaves_is_a_leftover(tmp_path, folder):
+    code = (
+        "import os, sys; from pathlib import Path; from tepo_lab.schema.record import write_json; "
+        "os.fsync = lambda descriptor: os._exit(1); write_json(Path(sys.argv[1]), {})"
+    )
+    before = set(folder.path.iterdir())
+    subprocess.run([sys.executable, "-c", code, str(folder.path / "attempt.json")], check=False, timeout=60)
+    (left,) = set(folder.path.iterdir()) - before
+    assert str(left.relative_to(tmp_path)) in names(leftovers(tmp_path, [folder]), tmp_path)
+
+
+def test_a_dead_lease_is_a_leftover(tmp_path, folder):
+    lease_of_another_machine(folder, age=3600)
     assert f"runs/{folder.name}/lease.json" in names(leftovers(tmp_path, [folder]), tmp_path)
 
 

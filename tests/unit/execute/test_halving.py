@@ -20,7 +20,10 @@ SEARCH = {
 
 
 def test_a_worse_run_is_ended_on_the_way_but_never_at_its_last_step():
-    halving = scheduler(validate(Search, SEARCH, where="search"), steps=4)
+    stopped = []
+    halving = scheduler(
+        validate(Search, SEARCH, where="search"), steps=4, stopped=lambda trial, step: stopped.append((trial, step))
+    )
     good, bad = (SimpleNamespace(trial_id=name, config={"folder": name}) for name in ("good", "bad"))
     for trial in (good, bad):
         halving.on_trial_add(None, trial)
@@ -32,4 +35,4 @@ def test_a_worse_run_is_ended_on_the_way_but_never_at_its_last_step():
     assert told(good, 4, 90.0) == "CONTINUE"
     assert told(bad, 4, 10.0) == "CONTINUE"
     assert told(bad, 2, 10.0) == "STOP"
-    assert halving.stopped == {"bad": 2}
+    assert stopped == [(bad, 2)]

@@ -7,9 +7,8 @@ import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from tepo_lab.errors import DataError, ModelError
+from tepo_lab.errors import DataError, ModelError, is_machine_failure
 from tepo_lab.execute import hub
-from tepo_lab.execute.failures import is_machine_failure
 from tepo_lab.execute.hub import at_commits, check_hub, check_model, commit_of
 from tepo_lab.execute.provenance import provenance
 from tepo_lab.registry.compose import compose_run

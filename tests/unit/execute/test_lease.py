@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,8 +10,10 @@ import time
 import pytest
 
 from tepo_lab.execute import lease
-from tepo_lab.execute.lease import Lease, LeaseHeldError, is_held
-from tepo_lab.schema.record import RunFolder, write_json
+from tepo_lab.execute.lease import Lease, LeaseHeldError
+from tepo_lab.schema.lease import STALE_SECONDS, is_held
+from tepo_lab.schema.record import RunFolder, append_line, write_json
+from tests.leases import lease_of_another_machine
 
 
 @pytest.fixture
@@ -43,13 +46,25 @@ def test_a_dead_owners_lease_is_taken_over(folder):
 
 
 def test_a_lease_of_another_machine_lives_as_long_as_its_heartbeat(folder):
-    owner = {"host": "elsewhere", "pid": 1, "born": "1", "token": "x"}
-    write_json(folder.lease_file, owner | {"time": time.time()})
+    lease_of_another_machine(folder)
     assert is_held(folder)
+    with pytest.raises(LeaseHeldError, match="is held by process 1 on elsewhere"), Lease(folder):
+        pass
+    lease_of_another_machine(folder, age=STALE_SECONDS + 5)
+    assert not is_held(folder)
+    with Lease(folder):
+        assert json.loads(folder.lease_file.read_text())["host"] != "elsewhere"
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+def test_whether_a_lease_is_taken_over_is_asked_of_the_clock_that_dates_it(folder, monkeypatch, ahead):
+    """That of the file's server; the clocks of the machines that share it may be far from it and from each other."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + ahead)
+    lease_of_another_machine(folder, age=ahead + STALE_SECONDS / 2)
     with pytest.raises(LeaseHeldError), Lease(folder):
         pass
-    write_json(folder.lease_file, owner | {"time": time.time() - lease.STALE_SECONDS - 1})
-    assert not is_held(folder)
+    lease_of_another_machine(folder, age=ahead + STALE_SECONDS + 5)
     with Lease(folder):
         assert json.loads(folder.lease_file.read_text())["host"] != "elsewhere"
 
@@ -57,8 +72,7 @@ def test_a_lease_of_another_machine_lives_as_long_as_its_heartbeat(folder):
 def test_a_living_owner_on_this_machine_holds_its_run_however_old_its_heartbeat(folder):
     """It may be suspended, or its disk full; it goes on one day, and two must not."""
     with Lease(folder):
-        values = json.loads(folder.lease_file.read_text())
-        write_json(folder.lease_file, values | {"time": time.time() - 10 * lease.STALE_SECONDS})
+        os.utime(folder.lease_file, (0, 0))
         assert is_held(folder)
         with pytest.raises(LeaseHeldError), Lease(folder):
             pass
@@ -67,21 +81,43 @@ def test_a_living_owner_on_this_machine_holds_its_run_however_old_its_heartbeat(
 def test_an_owner_in_another_container_of_this_name_lives_as_long_as_its_heartbeat(folder):
     with Lease(folder):
         values = json.loads(folder.lease_file.read_text())
-    write_json(folder.lease_file, values | {"pids": "pid:[1]", "pid": 999_999_999, "time": time.time()})
+    write_json(folder.lease_file, values | {"pids": "pid:[1]", "pid": 999_999_999})
     assert is_held(folder)
 
 
-def test_an_owner_that_was_taken_for_dead_neither_writes_nor_renews_any_more(folder, monkeypatch):
+def test_a_heartbeat_leaves_the_lease_of_who_took_the_run_over(folder, monkeypatch):
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.02)
-    with Lease(folder) as owner:
-        owner.check()
-        other = json.loads(folder.lease_file.read_text()) | {"token": "another", "host": "elsewhere"}
+    with Lease(folder):
         while json.loads(folder.lease_file.read_text())["token"] != "another":
-            write_json(folder.lease_file, other)
+            lease_of_another_machine(folder)
             time.sleep(0.1)
+    assert json.loads(folder.lease_file.read_text())["token"] == "another"
+
+
+def test_who_asks_before_it_writes_writes_no_more_once_the_run_was_taken_over(folder):
+    def write():
+        owner.check()
+        append_line(folder.metrics_file, {"step": len(folder.metrics()) + 1})
+
+    with Lease(folder) as owner:
+        write()
+        lease_of_another_machine(folder)
+        with pytest.raises(LeaseHeldError, match="was taken over"):
+            write()
+        assert len(folder.metrics()) == 1
+
+
+def test_an_owner_that_slept_has_lost_the_run_also_to_one_that_is_done_with_it(folder, monkeypatch):
+    """While it slept another may have taken the run over, ended it and given the lease back."""
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 3600.0)
+    with Lease(folder) as owner:
+        folder.lease_file.unlink()
+        # Another may only have moved it, to look at it.
+        owner.check()
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + STALE_SECONDS + 1)
         with pytest.raises(LeaseHeldError, match="was taken over"):
             owner.check()
-    assert json.loads(folder.lease_file.read_text())["token"] == "another"
 
 
 def test_a_heartbeat_that_finds_the_disk_full_is_followed_by_the_next(folder, monkeypatch):
@@ -131,7 +167,9 @@ def test_a_damaged_lease_holds_nothing(folder):
         assert is_held(folder)
 
 
-@pytest.mark.parametrize("wrong", [{"pid": None}, {"pid": "twelve"}, {"pid": 1.5}, {"host": "elsewhere", "time": None}])
+@pytest.mark.parametrize(
+    "wrong", [{"pid": None}, {"pid": "twelve"}, {"pid": 1.5}, {"host": None}, {"host": ["elsewhere"]}]
+)
 def test_a_lease_with_values_of_other_types_holds_nothing(folder, wrong):
     with Lease(folder):
         values = json.loads(folder.lease_file.read_text())
@@ -142,23 +180,22 @@ def test_a_lease_with_values_of_other_types_holds_nothing(folder, wrong):
 
 
 def test_who_takes_a_dead_lease_over_too_late_leaves_the_new_owners(folder, monkeypatch):
-    dead = {"host": "elsewhere", "pid": 1, "born": "1", "token": "dead", "time": 0.0}
-    write_json(folder.lease_file, dead)
+    lease_of_another_machine(folder, age=3600, token="dead")
     with Lease(folder):
         new = json.loads(folder.lease_file.read_text())
-    write_json(folder.lease_file, dead)
-    read, readings = lease._read, []
+    lease_of_another_machine(folder, age=3600, token="dead")
+    read, readings = lease.read_lease, []
 
     def overtaken(path):
         found = read(path)
         readings.append(found)
         if len(readings) == 2:
-            write_json(folder.lease_file, new | {"host": "elsewhere", "time": time.time()})
+            write_json(folder.lease_file, new | {"host": "elsewhere"})
         return found
 
-    monkeypatch.setattr(lease, "_read", overtaken)
+    monkeypatch.setattr(lease, "read_lease", overtaken)
     with pytest.raises(LeaseHeldError), Lease(folder):
         pass
-    assert [each["token"] for each in readings[:2]] == ["dead", "dead"]
+    assert [each.owner["token"] for each in readings[:2]] == ["dead", "dead"]
     assert json.loads(folder.lease_file.read_text())["token"] == new["token"]
     assert [path.name for path in folder.path.iterdir()] == ["lease.json"]

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import damaged_seeds, entry, families, find_folder
 from tepo_lab.execute.mend import set_aside_damaged
 from tepo_lab.execute.plan import make_plan
+from tepo_lab.execute.prepare import prepare_folder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import Expansion, expand, load_sweep, planned
 from tepo_lab.schema.record import RunFolder, append_line
@@ -104,12 +104,40 @@ def test_a_run_that_has_made_nothing_begins_anew_with_the_files_mended(tmp_path,
 
 
 def test_asking_for_more_steps_extends_a_complete_run(tmp_path, run):
-    completed(tmp_path, run)
+    completed(tmp_path, run).folder.checkpoint(4).mkdir(parents=True)
     longer = planned(compose_run("tepo", "nano", ("trainer.steps=9",), seed=1))
     assert longer.run_id == run.run_id
     assert entry(tmp_path, longer).action == "extend"
     shorter = planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=1))
     assert entry(tmp_path, shorter).action == "skip"
+
+
+def test_a_complete_run_without_the_checkpoint_of_its_end_is_not_gone_on_with(tmp_path, run):
+    folder = completed(tmp_path, run).folder
+    longer = planned(compose_run("tepo", "nano", ("trainer.steps=9",), seed=1))
+    for left in ([], [2]):
+        for step in left:
+            folder.checkpoint(step).mkdir(parents=True)
+        plan = make_plan(tmp_path, [Expansion(load_sweep("panel-e")[0], (longer,))])
+        assert [(each.action, each.steps_done) for each in plan.entries] == [("blocked", 4)]
+        said = "complete at step 4, asked for 9, and its checkpoint to go on from is gone"
+        assert plan.entries[0].reason == f"{said}; remove {folder.path} to run it anew"
+        assert plan.seconds_left(plan.entries[0]) == 0
+    # Nothing is lost where the evaluation is not whole: it is made again on the way.
+    write_evaluation(folder, 4, run.spec.suite, lacking=1)
+    assert entry(tmp_path, longer).action == "extend"
+    write_evaluation(folder, 4, run.spec.suite)
+    assert (entry(tmp_path, run).state, entry(tmp_path, longer).action) == ("complete", "blocked")
+
+
+def test_an_attempt_that_failed_before_it_went_on_from_the_end_leaves_a_run_done(tmp_path, run):
+    found = completed(tmp_path, run)
+    add(found, "failed", 4, kind="user", error="no checkpoint")
+    longer = planned(compose_run("tepo", "nano", ("trainer.steps=9",), seed=1))
+    assert [entry(tmp_path, each).state for each in (run, longer)] == ["complete", "failed"]
+    add(found, "resumed", 4)
+    add(found, "failed", 4, kind="user", error="no such thing")
+    assert entry(tmp_path, run).state == "failed"
 
 
 def test_a_collapsed_run_is_a_result_and_not_run_again(tmp_path, run):

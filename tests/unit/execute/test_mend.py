@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pyarrow as pa
@@ -168,3 +169,24 @@ def test_generations_are_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "read_table", lambda path, **settings: seen.append(path) or read(path, **settings))
     assert set_aside_damaged(folder, suite) == []
     assert seen == [folder.generations(4)]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many open files"), pa.ArrowMemoryError("malloc failed")])
+def test_generations_that_cannot_be_read_just_now_stay_where_they_are(tmp_path, monkeypatch, error):
+    folder = finished(tmp_path, 20)
+
+    def fail(path, **settings):
+        raise error
+
+    monkeypatch.setattr(parquet, "read_table", fail)
+    with pytest.raises(type(error)):
+        set_aside_damaged(folder)
+    assert folder.evaluated_steps() == [10, 20]
+
+
+def test_generations_that_the_disk_does_not_give_back_are_damaged(tmp_path, monkeypatch):
+    def fail(path, **settings):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(parquet, "read_table", fail)
+    assert condition_of(tmp_path / "step-000001.parquet") == "damaged"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import entry
 from tepo_lab.execute.plan import make_plan
+from tepo_lab.execute.prepare import prepare_folder
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.schema.record import append_line
 from tests.generation_columns import write_evaluation
@@ -76,6 +76,7 @@ def test_costs_pass_over_a_damaged_run_and_name_it(tmp_path, capsys):
 def test_more_steps_extend_a_finished_run_and_fewer_are_blocked(tmp_path):
     for each in plan_of(tmp_path).entries:
         finish(tmp_path, each.planned, seconds=1.0)
+        each.folder.checkpoint(20).mkdir(parents=True)
     longer = plan_of(tmp_path, "trainer.steps=30")
     assert {each.action for each in longer.entries} == {"extend"}
     assert longer.seconds_left(longer.entries[0]) == pytest.approx(10 * 1.0 + 10.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tepo_lab.execute import provenance as module
-from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.prepare import prepare_folder
 from tepo_lab.execute.provenance import (
     changed_inputs,
     command,
@@ -134,6 +134,30 @@ def test_a_run_that_goes_on_with_other_code_keeps_what_it_was_made_with(checkout
     prepare_folder(found)
     run = found.folder.run()
     assert (run["earlier_provenance"], run["provenance"]["dirty"]) == ([first], True)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [("resources.device=cuda", "resources.gpus=1"), ("trainer.micro_batch_tokens=512",), ("resources.threads=2",)],
+)
+def test_a_run_that_goes_on_with_other_resources_keeps_those_it_was_begun_with(checkout, tmp_path, changed):
+    def prepared(*overrides):
+        found = entry(tmp_path / "home", planned(compose_run("tepo", "nano", ("trainer.steps=4", *overrides), seed=3)))
+        prepare_folder(found)
+        return found.folder
+
+    folder = prepared()
+    first = folder.run()["provenance"]
+    begun = {"device": "cpu", "gpus": 0, "learners": 1, "threads": 1, "micro_batch_tokens": 2500}
+    assert first["resources"] == begun
+    # With nothing made yet, the run was made with the later ones alone.
+    assert "earlier_provenance" not in prepared(*changed).run()
+    prepared()
+    folder.checkpoint(2).mkdir(parents=True)
+    run = prepared(*changed).run()
+    assert run["earlier_provenance"] == [first]
+    assert run["provenance"]["resources"] != begun
+    assert prepared(*changed).run()["earlier_provenance"] == [first]
 
 
 def test_a_run_whose_files_lie_elsewhere_now_goes_on_as_it_was(checkout, tmp_path, monkeypatch):

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
-from tepo_lab.execute.executor import prepare_folder
 from tepo_lab.execute.listing import plan_table
 from tepo_lab.execute.plan import make_plan
+from tepo_lab.execute.prepare import prepare_folder
 from tepo_lab.execute.session import _opening, run_sweep
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.schema.record import append_line

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import time
 
 import pytest
 from rich.console import Console
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.execute.chosen import chosen_folders
-from tepo_lab.execute.executor import prepare_folder, write_sweep
 from tepo_lab.execute.lease import Lease
 from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.prepare import prepare_folder, write_sweep
 from tepo_lab.execute.status import (
     Status,
     as_json,
@@ -28,6 +27,7 @@ from tepo_lab.execute.why import causes
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.schema.record import append_line, tail, write_json
 from tests.generation_columns import write_evaluation
+from tests.leases import lease_of_another_machine
 
 TWO_ARMS = ("arms=[tepo_no_kl,tepo]", "seeds=[1,2]", "base=false")
 
@@ -68,6 +68,11 @@ def test_every_state_is_told_with_step_reward_and_time_left(tmp_path, expansion)
     write_evaluation(folder, 4, spec.suite)
     # Complete at as many steps as it was asked for before.
     append_line(folder.events_file, {"time": 9.0, "event": "complete", "step": 4})
+    gone = (
+        f"complete at step 4, asked for {spec.steps}, and its checkpoint to go on from is gone; remove {folder.path} to"
+    )
+    assert (status_of(folder).state, status_of(folder).detail) == ("blocked", f"{gone} run it anew")
+    folder.checkpoint(4).mkdir(parents=True)
     assert (status_of(folder).state, status_of(folder).is_over) == ("interrupted", False)
     write_evaluation(folder, spec.steps, spec.suite)
     for event, details, said in (
@@ -226,5 +231,5 @@ def test_watching_tells_each_change_and_ends_when_all_runs_are_over(terminal):
 
 def test_a_dead_owners_run_is_not_running(tmp_path, expansion):
     folder = begin(tmp_path, expansion, 0)
-    folder.lease_file.write_text(json.dumps({"host": "elsewhere", "pid": 1, "time": time.time() - 3600}))
+    lease_of_another_machine(folder, age=3600)
     assert status_of(folder).state == "interrupted"

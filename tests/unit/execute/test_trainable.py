@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+from types import SimpleNamespace
+
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from ray.tune.experiment import Trial
 from ray.tune.registry import register_trainable
 
-from tepo_lab.execute.lease import is_held
+from tepo_lab.execute.lease import Lease
 from tepo_lab.execute.trainable import Ends, TrialTrainable
+from tepo_lab.schema.lease import is_held
 from tepo_lab.tasks.hub import HubUnreachableError
+from tests.trial_config import trial_config
 
 
 def asked(monkeypatch, error):
@@ -30,16 +35,56 @@ class NoSuchModelError(RepositoryNotFoundError):
 
 @pytest.fixture
 def config(small_run):
-    _, folder = small_run("tepo", "trainer.steps=2")
-    return {"folder": str(folder.path), "stop": [], "search": None, "session": "one"}, folder
+    spec, folder = small_run("tepo", "trainer.steps=2")
+    return trial_config(spec, folder), folder
 
 
-def test_the_driver_forgets_the_results_of_ended_trials(capsys):
+def failed_trial(folder, error):
+    """A trial of Tune that is not tried again, as Tune tells of it."""
+    kept = SimpleNamespace(metric_analysis={}, metric_n_steps={}, last_result={})
+    return SimpleNamespace(
+        config={"folder": str(folder.path)}, run_metadata=kept, get_pickled_error=error, get_error=lambda: None
+    )
+
+
+def test_a_failure_is_recorded_when_it_happens_but_never_over_another_sessions_run(small_run):
+    _, folder = small_run("tepo", "trainer.steps=1")
+    ends, trial = Ends(), failed_trial(folder, lambda: MemoryError("no memory left"))
+    with Lease(folder):
+        ends.on_trial_error(trial=trial)
+        ends.tell_rest()
+    assert folder.events() == []
+    ends.on_trial_error(trial=trial)
+    (failed,) = folder.events()
+    assert (failed["event"], failed["kind"], failed["error"]) == ("failed", "machine", "no memory left")
+    ends.tell_rest()
+    assert len(folder.events()) == 1
+
+
+def test_what_a_full_disk_does_not_take_is_recorded_when_the_others_are_over(small_run, monkeypatch):
+    _, folder = small_run("tepo", "trainer.steps=1")
+    ends, trial = Ends(), failed_trial(folder, lambda: MemoryError("no memory left"))
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tepo_lab.execute.failures.append_line", full)
+        patched.setattr("tepo_lab.execute.trainable.append_line", full)
+        ends.on_trial_error(trial=trial)
+        ends.stopped(trial, 2)
+        with pytest.raises(OSError, match="No space left"):
+            ends.tell_rest()
+    ends.tell_rest()
+    assert [event["event"] for event in folder.events()] == ["stopped"]
+
+
+def test_the_driver_forgets_the_results_of_ended_trials(tmp_path, capsys):
     """Tune itself keeps some 20 kB of each as long as the sweep goes on."""
     register_trainable("trial", TrialTrainable)
     ends, trials = Ends(), []
     for _ in range(2):
-        trial = Trial("trial", config={"folder": "runs/one"})
+        trial = Trial("trial", config={"folder": str(tmp_path / "one")})
         trial.update_last_result({"trial_id": trial.trial_id, "training_iteration": 1, "step": 3, "time_total_s": 2.0})
         assert trial.run_metadata.metric_n_steps
         trials.append(trial)
@@ -49,7 +94,6 @@ def test_the_driver_forgets_the_results_of_ended_trials(capsys):
     for trial in trials:
         assert (trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps) == ({}, {})
         assert "step" not in trial.last_result
-    assert ends.failed == [trials[1]]
     assert capsys.readouterr().out == ""
 
 
@@ -75,11 +119,11 @@ def test_a_run_given_to_another_process_before_its_first_step_is_run_by_that_one
 
 def test_one_process_serves_one_run_after_another(config, small_run):
     values, first = config
-    _, second = small_run("gspo", "trainer.steps=1")
+    second_spec, second = small_run("gspo", "trainer.steps=1")
     trainable = TrialTrainable(values)
     while not trainable.train()["done"]:
         pass
-    assert trainable.reset_config(values | {"folder": str(second.path)})
+    assert trainable.reset_config(trial_config(second_spec, second))
     while not trainable.train()["done"]:
         pass
     assert [folder.events()[-1]["event"] for folder in (first, second)] == ["complete", "complete"]
@@ -88,8 +132,8 @@ def test_one_process_serves_one_run_after_another(config, small_run):
 
 def test_a_failure_of_the_users_making_ends_the_run_and_says_why(small_run, monkeypatch):
     asked(monkeypatch, NoSuchModelError())
-    _, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
-    trainable = TrialTrainable({"folder": str(folder.path), "stop": [], "search": None, "session": "one"})
+    spec, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
+    trainable = TrialTrainable(trial_config(spec, folder))
     assert trainable.train()["done"]
     last = folder.events()[-1]
     assert (last["event"], last["kind"]) == ("failed", "user")
@@ -101,8 +145,8 @@ def test_a_failure_of_the_users_making_ends_the_run_and_says_why(small_run, monk
 
 def test_a_hub_that_cannot_be_reached_is_left_to_tune_to_try_again(small_run, monkeypatch):
     asked(monkeypatch, ConnectionError("name or service not known"))
-    _, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
-    trainable = TrialTrainable({"folder": str(folder.path), "stop": [], "search": None, "session": "one"})
+    spec, folder = small_run("tepo", "trainer.steps=1", "model.path=nowhere", "model.sha256=null")
+    trainable = TrialTrainable(trial_config(spec, folder))
     with pytest.raises(HubUnreachableError, match="name or service not known"):
         trainable.train()
     assert (folder.events(), is_held(folder)) == ([], False)

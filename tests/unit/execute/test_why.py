@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 from safetensors import SafetensorError
 
-from tepo_lab.errors import MachineError, ModelError, ResourceError
+from tepo_lab.errors import MachineError, ModelError, ResourceError, is_machine_failure
 from tepo_lab.execute.failures import (
     begin_attempt,
     end_attempt,
     fingerprint,
-    is_machine_failure,
     log_error,
+    machine_trouble,
     record_machine_failure,
     record_user_failure,
     retry_seconds,
@@ -50,9 +50,17 @@ class OutOfMemoryError(RuntimeError):
     """As torch names it."""
 
 
+class AcceleratorError(RuntimeError):
+    """As torch names it."""
+
+
 def test_the_machines_failures_are_told_from_the_users():
-    for number in (errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EDQUOT, errno.EMFILE):
+    for number in (errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.EDQUOT, errno.EMFILE, errno.EAGAIN, errno.EROFS):
         assert is_machine_failure(OSError(number, "said by the system"))
+    for number in (errno.ETIMEDOUT, errno.ECONNRESET, errno.EPIPE, errno.ESTALE):
+        assert is_machine_failure(OSError(number, "said by the system"))
+    for number in (errno.EACCES, errno.ENOTDIR, errno.ELOOP):
+        assert not is_machine_failure(OSError(number, "out of memory, says the name of a file"))
     assert is_machine_failure(MemoryError())
     assert is_machine_failure(OutOfMemoryError("CUDA out of memory"))
     assert is_machine_failure(MachineError("vLLM cannot start (Free memory on device 0 ...)"))
@@ -62,16 +70,35 @@ def test_the_machines_failures_are_told_from_the_users():
         "PytorchStreamWriter failed writing file data/0: file write failed",
         "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
         "allocate 8000000000000 bytes. Error code 12 (Cannot allocate memory)",
+        "CUDA driver error: out of memory",
+        "CUDA Error: out of memory at cumem_allocator.cpp:62",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "can't start new thread",
     ):
         assert is_machine_failure(RuntimeError(said))
     assert is_machine_failure(
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     )
+    assert is_machine_failure(Exception("Cannot allocate memory (os error 12)"))
+    assert is_machine_failure(OSError("Cannot allocate memory (os error 12)"))
+    assert not is_machine_failure(Exception("No such file or directory (os error 2)"))
+    assert not is_machine_failure(OSError("Error while reading the header"))
+    assert is_machine_failure(AcceleratorError("CUDA error: uncorrectable ECC error encountered"))
+    assert not is_machine_failure(AcceleratorError("CUDA error: device-side assert triggered"))
     assert not is_machine_failure(SafetensorError("Error while deserializing header: header too small"))
     assert not is_machine_failure(RuntimeError("shapes cannot be multiplied (2x3 and 2x3)"))
     assert not is_machine_failure(ModelError("its README says: no space left on device"))
     for error in (OSError(errno.ENOENT, "no such file"), ModelError("no model"), ValueError("nan"), KeyError("x")):
         assert not is_machine_failure(error)
+
+
+def test_what_the_machine_lacks_is_said_in_a_line():
+    full = OSError(errno.ENOSPC, "No space left on device", "runs/x/metrics.jsonl")
+    assert str(machine_trouble(full)).startswith("runs/x/metrics.jsonl: No space left on device; free space (tepo-lab")
+    in_words = machine_trouble(OSError("Cannot allocate memory (os error 12)"))
+    assert str(in_words).startswith("Cannot allocate memory (os error 12); mend the machine, then give the same")
+    assert machine_trouble(OSError(errno.ENOENT, "No such file", "x.yaml")) is None
 
 
 def test_waits_grow_and_end_at_a_limit():

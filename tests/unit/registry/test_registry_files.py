@@ -126,7 +126,8 @@ def test_a_paper_profile_has_the_papers_suite_and_training(profile):
     assert [each.problems * each.samples for each in benchmarks.values()] == [960, 960, 2656, 500, 2811, 675, 272]
     assert [each.temperature for each in benchmarks.values()] == [0.6, 0.6, 0.6, 0, 0, 0, 0]
     trainer = spec.trainer
-    assert (trainer.prompts_per_step, trainer.group_size, trainer.updates_per_step) == (64, 8, 8)
+    updates = trainer.prompts_per_step // trainer.mini_batch_prompts * trainer.epochs
+    assert (trainer.prompts_per_step, trainer.group_size, updates) == (64, 8, 8)
     assert (trainer.learning_rate, trainer.steps, trainer.weight_decay, trainer.max_grad_norm) == (5e-7, 72, 0, 1)
     assert (spec.rollout.max_new_tokens, spec.suite.max_new_tokens, spec.rollout.temperature) == (8192, 8192, 1)
     assert (spec.rollout.engine, spec.resources.gpus, spec.data.hub) == ("vllm", 8, "open-r1/DAPO-Math-17k-Processed")

@@ -12,10 +12,12 @@ import pytest
 from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, failed, only_row, random_columns
 
 from tepo_lab.errors import RecordError
+from tepo_lab.execute.lease import Lease
 from tepo_lab.report import scan
 from tepo_lab.report.best import alike, best
 from tepo_lab.report.lines import blocks
 from tepo_lab.schema.record import append_line, read_lines
+from tests.leases import lease_of_another_machine
 
 DONE = {"event": "complete", "step": 20}
 
@@ -94,9 +96,18 @@ def test_a_collapse_that_was_not_evaluated(home: SyntheticHome) -> None:
 def test_running_or_stopped(home: SyntheticHome, age: int, expected: str) -> None:
     home.want("plain", (1,))
     folder = home.run("plain", 1, events=({"event": "checkpoint", "step": 7},))
-    folder.lease_file.write_text("{}")
-    os.utime(folder.lease_file, (time.time() - age,) * 2)
+    lease_of_another_machine(folder, age=age)
     assert only_row(home)[0] == expected
+
+
+def test_a_run_whose_owner_lives_here_is_running_however_old_its_heartbeat(home: SyntheticHome) -> None:
+    """Its disk may be full, or it is suspended."""
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, events=({"event": "checkpoint", "step": 7},))
+    with Lease(folder):
+        os.utime(folder.lease_file, (time.time() - 3600,) * 2)
+        assert only_row(home)[0] == "running"
+    assert only_row(home)[0] == "stopped at step 7"
 
 
 def test_a_failed_run_that_goes_on_is_no_longer_failed(home: SyntheticHome) -> None:

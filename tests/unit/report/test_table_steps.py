@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +11,7 @@ from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, f
 
 from tepo_lab.report.lines import blocks
 from tepo_lab.schema.record import RunFolder
+from tests.leases import lease_of_another_machine
 
 
 def parquet_at(folder: RunFolder, step: int, right: dict[str, list[int]]) -> None:
@@ -38,8 +37,7 @@ class TestRunsThatDidNotEndAsAsked:
         home.want("plain", (1,))
         folder = home.run("plain", 1, right=RIGHT, steps=10, asked=20, events=(event,))
         if age is not None:
-            folder.lease_file.write_text("{}")
-            os.utime(folder.lease_file, (time.time() - age,) * 2)
+            lease_of_another_machine(folder, age=age)
         assert only_row(home) == (expected, (1,), None)
         # At a step that was asked for there is nothing to say.
         assert home.table(steps=10).rows[0].outcome == "complete"

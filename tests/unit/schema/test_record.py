@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -39,6 +40,24 @@ def test_a_whole_file_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
     write_whole(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_writers_of_one_number_do_not_meet(tmp_path, monkeypatch):
+    """As in two containers that share a home: each begins before the other has put its file in place."""
+    path, others = tmp_path / "run.json", []
+    sync = os.fsync
+
+    def meanwhile(descriptor):
+        sync(descriptor)
+        if len(others) < 1:
+            others.append(os.getpid())
+            write_json(path, {"writer": 2})
+            assert json.loads(path.read_text()) == {"writer": 2}
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_json(path, {"writer": 1})
+    assert json.loads(path.read_text()) == {"writer": 1}
+    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_folders_with_a_run_are_found_by_name(tmp_path):

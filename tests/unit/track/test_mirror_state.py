@@ -7,6 +7,7 @@ from synthetic_runs import START, Lab
 
 from tepo_lab.errors import RecordError
 from tepo_lab.track.state import PARAM_LIMIT, metric_name, run_state, signature
+from tests.leases import lease_of_another_machine
 
 
 @pytest.fixture
@@ -82,15 +83,18 @@ def test_the_last_turning_point_gives_the_status(lab: Lab, event: str, status: s
     assert state.ended == (None if outcome is None else int((START + 35) * 1000))
 
 
-def test_an_unfinished_run_was_killed_once_the_sweep_is_over_unless_it_is_leased(lab: Lab) -> None:
+def test_an_unfinished_run_was_killed_once_the_sweep_is_over_unless_somebody_holds_it(lab: Lab) -> None:
     folder = lab.run("tepo")
     lab.step(folder, 2)
     killed = run_state(folder, "panel-e", over=True)
     assert (killed.status, killed.ended) == ("KILLED", int((START + 20.125) * 1000))
     assert run_state(folder, "panel-e").status == "RUNNING"
 
-    folder.lease_file.write_text("{}")
+    lease_of_another_machine(folder)
     assert run_state(folder, "panel-e", over=True).status == "RUNNING"
+    # What its owner left when it was killed.
+    lease_of_another_machine(folder, age=3600)
+    assert run_state(folder, "panel-e", over=True) == killed
 
 
 def test_equal_records_have_equal_digests_and_any_change_another(lab: Lab) -> None:
@@ -104,10 +108,14 @@ def test_equal_records_have_equal_digests_and_any_change_another(lab: Lab) -> No
 
 def test_a_heartbeat_does_not_change_the_signature(lab: Lab) -> None:
     folder = lab.run("tepo")
-    folder.lease_file.write_text("1")
+    lease_of_another_machine(folder, age=10)
     before = signature(folder)
-    folder.lease_file.write_text("22")
+    lease_of_another_machine(folder, note="renewed")
     assert signature(folder) == before
+    # Its owner has died.
+    lease_of_another_machine(folder, age=3600)
+    assert signature(folder) != before
+    lease_of_another_machine(folder)
     lab.step(folder, 1)
     assert signature(folder) != before
 

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from tepo_lab.errors import DataError, RecordError
-from tepo_lab.schema.record import GENERATION_COLUMNS
+from tepo_lab.schema.record import GENERATION_COLUMNS, append_line
 from tepo_lab.schema.sweep import StopRule
-from tepo_lab.train import checkpoint
+from tepo_lab.train import checkpoint, trial
 from tepo_lab.train.trial import Trial, run_trial
 
 
@@ -226,3 +226,77 @@ def test_where_a_run_starts_and_goes_on_the_hardware_is_noted_if_it_is_told(smal
     assert (started["event"], started["hardware"]) == ("started", {"cpus": 2, "gpus": ["one"]})
     assert resumed["event"] == "resumed"
     assert "hardware" not in resumed
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+
+
+def test_no_step_is_made_again_at_the_cost_of_an_end_that_was_evaluated(small_run):
+    spec, folder = small_run("tepo", "trainer.steps=2", "trainer.checkpoint_every=1")
+    run_trial(spec, folder)
+    longer, _ = small_run("tepo", "trainer.steps=4", "trainer.checkpoint_every=1")
+    for step, told in ((2, "only from step 1"), (1, "from none of its checkpoints")):
+        (folder.checkpoint(step) / "training.pt").write_bytes(b"damaged")
+        before = files(folder)
+        with pytest.raises(RecordError, match=rf"was complete at step 2 and can go on {told}: .*; remove the folder"):
+            Trial(longer, folder)
+        assert files(folder) == before
+
+
+def test_damaged_checkpoints_do_not_outlast_those_made_again(small_run):
+    spec, folder = small_run("tepo", "trainer.steps=6", "trainer.checkpoint_every=1", "trainer.keep_checkpoints=1")
+    for step in range(1, 6):
+        append_line(folder.metrics_file, {"step": step})
+    for step in (4, 5):
+        folder.checkpoint(step).mkdir(parents=True)
+    again = Trial(spec, folder)
+    assert (folder.checkpoint_steps(), folder.metrics()) == ([], [])
+    again.advance()
+    again.close()
+    found = checkpoint.newest(folder)
+    assert found is not None
+    assert (folder.checkpoint_steps(), found[1].step) == ([1], 1)
+
+
+def test_before_each_write_it_is_asked_whether_this_process_still_may(small_run, monkeypatch):
+    spec, folder = small_run("tepo", "trainer.steps=1")
+    append_line(folder.metrics_file, {"step": 1})
+    order = []
+    for module, name in (
+        (trial, "append_line"),
+        (trial, "write_whole"),
+        (trial, "write_tokens"),
+        (trial, "write_generations"),
+        (checkpoint, "remove_after"),
+        (checkpoint, "_empty_folder"),
+        (checkpoint, "_publish"),
+        (checkpoint, "prune"),
+    ):
+        own = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, own=own, name=name: order.append(name) or own(*a))
+    guarded = Trial(spec, folder, guard=lambda: order.append("guard"))
+    while not guarded.done:
+        guarded.advance()
+    guarded.close()
+    writes = ["remove_after", "write_whole", "append_line"]
+    writes += ["append_line", "write_tokens", "_empty_folder", "_publish", "prune", "append_line"]
+    writes += ["write_generations", "append_line", "append_line"]
+    assert order == [each for name in writes for each in ("guard", name)]
+
+
+def test_a_process_that_may_not_write_any_more_leaves_the_records_as_they_are(small_run):
+    spec, folder = small_run("tepo", "trainer.steps=1")
+    taken = []
+
+    def guard():
+        if taken:
+            raise RecordError("taken over")
+
+    frozen = Trial(spec, folder, guard=guard)
+    taken.append(True)
+    before = files(folder)
+    with pytest.raises(RecordError, match="taken over"):
+        frozen.advance()
+    frozen.close()
+    assert files(folder) == before

@@ -64,5 +64,21 @@ def children(names: Collection[str]) -> list[int]:
 
 def lives(pid: int) -> bool:
     """Whether there is such a process and it has not died."""
+    return birth(pid) is not None
+
+
+def birth(pid: int) -> str | None:
+    """When a living process started, in clock ticks since boot; None for no such process, or where nothing is known.
+
+    Tells a process from another that was later given the same number.
+    """
     found = process(pid)
-    return found is not None and found.lives
+    return found.born if found is not None and found.lives else None
+
+
+def pid_namespace() -> str | None:
+    """Which numbering of processes holds here: containers may share a host's name and not its processes."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None

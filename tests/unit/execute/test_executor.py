@@ -1,0 +1,34 @@
+"""The watch over a session's runs, without Ray."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tepo_lab.execute import executor as module
+from tepo_lab.execute.executor import ClusterLostError, Executor
+from tepo_lab.execute.plan import make_plan
+from tepo_lab.registry.expand import expand, load_sweep
+
+
+def test_a_display_that_cannot_be_written_to_hides_no_dead_ray(tmp_path, monkeypatch):
+    expansion = expand(*load_sweep("panel-e", ("arms=[tepo]", "seeds=[1]", "base=false")))
+    calls: list[bool] = []
+
+    def closed_pipe(final: bool) -> None:
+        calls.append(final)
+        raise BrokenPipeError
+
+    def no_end(*given: object) -> None:
+        while True:
+            time.sleep(0.02)
+
+    monkeypatch.setattr(module, "_has_node", lambda: len(calls) < 2)
+    monkeypatch.setattr(Executor, "_fit", no_end)
+    executor = Executor(tmp_path)
+    executor._processes = []
+    with pytest.raises(ClusterLostError, match="Ray has died"):
+        executor.run(expansion, make_plan(tmp_path, [expansion]).pending, closed_pipe)
+    assert (calls[:2], calls[-1]) == ([False, False], True)
+    assert not list(tmp_path.glob("ray/*"))

@@ -1,0 +1,77 @@
+"""Sessions that want the same run, for as many steps or for others: the one that carries it out asks."""
+
+from __future__ import annotations
+
+import shutil
+
+from tepo_lab.execute.attempt import Attempt
+from tepo_lab.execute.lease import Lease
+from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.prepare import prepare
+from tepo_lab.registry.expand import planned
+
+
+def session(home, spec, name):
+    """What a session that wants a run writes before it begins, and its trial."""
+    each = entry(home, planned(spec))
+    prepare(home, [each], home / name)
+    config = {"folder": str(each.folder.path), "drafts": str(home / name), "stop": [], "search": None, "session": name}
+    return Attempt(config)
+
+
+def finish(attempt):
+    """Carry an attempt out. Whether there was anything to do."""
+    did = False
+    while not attempt.is_over and attempt.advance() is not None:
+        did = True
+    attempt.close()
+    return did
+
+
+def steps_and_evaluations(folder):
+    evaluated = [event["step"] for event in folder.events() if event["event"] == "evaluated"]
+    return [step["step"] for step in folder.metrics()], evaluated
+
+
+def test_each_session_gets_the_steps_that_it_asks_for(small_run):
+    spec, folder = small_run("tepo", "trainer.steps=2")
+    longer, _ = small_run("tepo", "trainer.steps=4")
+    home = folder.path.parent.parent
+    first, second = session(home, spec, "first"), session(home, longer, "second")
+    assert folder.run()["spec"]["trainer"]["steps"] == 4
+    assert finish(first)
+    assert folder.run()["spec"]["trainer"]["steps"] == 2
+    assert steps_and_evaluations(folder) == ([1, 2], [2])
+    assert finish(second)
+    assert steps_and_evaluations(folder) == ([1, 2, 3, 4], [2, 4])
+    assert not finish(session(home, spec, "third"))
+
+
+def test_a_run_that_another_session_has_taken_past_what_is_asked_is_left_to_it(small_run):
+    spec, folder = small_run("tepo", "trainer.steps=2")
+    longer, _ = small_run("tepo", "trainer.steps=4")
+    home = folder.path.parent.parent
+    waits, goes = session(home, spec, "waits"), session(home, longer, "goes")
+    assert finish(goes)
+    before = folder.events_file.read_bytes(), folder.run_file.read_bytes()
+    assert not finish(waits)
+    assert (folder.events_file.read_bytes(), folder.run_file.read_bytes()) == before
+    assert entry(home, planned(spec)).state == "past"
+
+
+def test_a_run_that_somebody_holds_keeps_its_run_file(small_run):
+    _, folder = small_run("tepo", "trainer.steps=2")
+    longer, _ = small_run("tepo", "trainer.steps=4")
+    each = entry(folder.path.parent.parent, planned(longer))
+    folder.run_file.write_bytes(b"{}")
+    with Lease(folder):
+        prepare(folder.path.parent.parent, [each], folder.path / "drafts")
+    assert folder.run_file.read_bytes() == b"{}"
+
+
+def test_a_trial_whose_session_is_over_does_nothing(small_run):
+    spec, folder = small_run("tepo", "trainer.steps=2")
+    attempt = session(folder.path.parent.parent, spec, "over")
+    shutil.rmtree(folder.path.parent.parent / "over")
+    assert not finish(attempt)
+    assert (folder.events(), folder.lease_file.exists(), folder.attempt_file.exists()) == ([], False, False)
