@@ -16,7 +16,7 @@ from tepo_lab.execute.cost_report import process_began, session_cost
 from tepo_lab.execute.executor import ClusterLostError, Executor
 from tepo_lab.execute.failures import retry_seconds
 from tepo_lab.execute.hub import check_hub
-from tepo_lab.execute.ledger import Entry, entry
+from tepo_lab.execute.ledger import Entry, anew, entry
 from tepo_lab.execute.memory import check_memory
 from tepo_lab.execute.mend import marked_steps, set_aside_damaged
 from tepo_lab.execute.plan import Plan, make_plan
@@ -97,6 +97,8 @@ def run_sweep(
     Raises `ResourceError` when a run cannot fit, `ConfigError` for an unusable tracking URI; both before any trial.
     """
     plan = _mended_plan(home, expansion, console)
+    for line in _other_rules(plan, expansion):
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if all(each.action in ("skip", "blocked") for each in plan.entries):
         if expansion.sweep.search is not None:
             write_selection(home, expansion.sweep, plan.entries)
@@ -156,6 +158,17 @@ def _mended_plan(home: Path, expansion: Expansion, console: Console) -> Plan:
     for line in [*said, *(f"Not whole, and no checkpoint to make it again from: {path}" for path in stay)]:
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return make_plan(home, [expansion]) if moved or stay else plan
+
+
+def _other_rules(plan: Plan, expansion: Expansion) -> Iterator[str]:
+    """A line for each run that collapsed by a stop rule of another sweep: it is a result, and not run again here."""
+    own = {rule.when for rule in expansion.sweep.stop}
+    for each in plan.entries:
+        if each.state == "collapsed":
+            end = next(event for event in reversed(each.folder.events()) if event["event"] == "collapsed")
+            if end["rule"] not in own:
+                said = f"Not run again: {each.folder.name} collapsed at step {end['step']} by {end['rule']}"
+                yield f"{said}, which is no rule of this sweep; {anew(each.folder)}."
 
 
 def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Console) -> None:

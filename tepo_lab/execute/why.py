@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.footers import generations_of
-from tepo_lab.execute.ledger import fault_at_end
+from tepo_lab.execute.ledger import anew, fault_at_end
 from tepo_lab.schema.lease import is_held
 from tepo_lab.schema.record import RunFolder
 
@@ -118,12 +118,24 @@ def _cause(folder: RunFolder) -> Cause | None:
 
 
 def _cause_at_end(folder: RunFolder, events: list[dict[str, Any]], spec: dict[str, Any]) -> Cause | None:
-    """What is amiss with a run that has come to its end: the evaluation there is not whole."""
+    """What is amiss with a run that has come to its end: the evaluation there, or the metrics, are not whole."""
     steps = int(spec["trainer"]["steps"]) if spec["arm"].get("trained", True) else 0
     fault = fault_at_end(folder, events, steps, generations_of(spec.get("suite")))
     if fault is None:
-        return None
+        return _cause_in_metrics(folder, int(events[-1].get("step") or 0))
     return Cause("damaged" if fault.is_lost else "stopped", "", fault.said, f"{fault.mend}.")
+
+
+def _cause_in_metrics(folder: RunFolder, steps: int) -> Cause | None:
+    try:
+        found = len(folder.whole_metrics())
+    except RecordError as damage:
+        fault, _, mend = str(damage).rpartition(": ")
+        return Cause("damaged", "", fault, mend)
+    if found >= steps:
+        return None
+    fault = f"{folder.metrics_file} has the first {found} of its {steps} steps"
+    return Cause("damaged", "", fault, f"put the file back, or {anew(folder)}.")
 
 
 def _machine_mend(error: str) -> str:

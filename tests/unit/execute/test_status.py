@@ -76,7 +76,7 @@ def test_every_state_is_told_with_step_reward_and_time_left(tmp_path, expansion)
     assert (status_of(folder).state, status_of(folder).is_over) == ("interrupted", False)
     write_evaluation(folder, spec.steps, spec.suite)
     for event, details, said in (
-        ("complete", {"step": spec.steps}, ""),
+        ("complete", {"step": spec.steps}, "metrics.jsonl ends at step 4"),
         ("collapsed", {"rule": "reward/mean < 0.02"}, "reward/mean < 0.02"),
         ("stopped", {"by": "asha"}, "by the search (asha)"),
         ("failed", {"kind": "user", "error": "no such model"}, "user: no such model"),
@@ -84,6 +84,23 @@ def test_every_state_is_told_with_step_reward_and_time_left(tmp_path, expansion)
         append_line(folder.events_file, {"time": 9.0, "event": event, "step": 4} | details)
         told = status_of(folder)
         assert (told.state, told.detail, told.seconds_left, told.is_over) == (event, said, None, True)
+
+
+def test_metrics_that_a_finished_run_has_lost_are_told(tmp_path, expansion):
+    steps = expansion.runs[0].spec.steps
+    folder = begin(tmp_path, expansion, 0, steps=steps)
+    write_evaluation(folder, steps, expansion.runs[0].spec.suite)
+    append_line(folder.events_file, {"time": 9.0, "event": "complete", "step": steps})
+    assert (status_of(folder).detail, causes([folder])) == ("", [])
+    lines = folder.metrics_file.read_bytes().splitlines(keepends=True)
+    folder.metrics_file.write_bytes(b"".join(lines)[:-9])
+    (cause,) = causes([folder])
+    assert status_of(folder).detail == f"metrics.jsonl ends at step {steps - 1}"
+    assert cause.error == f"{folder.metrics_file} has the first {steps - 1} of its {steps} steps"
+    assert cause.mend == f"put the file back, or remove {folder.path} to run it anew."
+    folder.metrics_file.write_bytes(b"".join([lines[0], *lines[2:]]))
+    (cause,) = causes([folder])
+    assert (cause.kind, cause.error) == ("damaged", f"{folder.metrics_file} has step 3 in the place of step 2")
 
 
 def test_a_run_that_has_not_begun_is_pending_and_a_damaged_one_says_the_mend(tmp_path, expansion, folders):
