@@ -8,14 +8,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tepo_lab.errors import RecordError, nearest
+from tepo_lab.errors import RecordError, is_machine_failure, nearest
 from tepo_lab.evaluate.suite import counts
 from tepo_lab.schema.base import validate
+from tepo_lab.schema.generations import LASTING, fault_of, ungraded, with_column
 from tepo_lab.schema.record import RunFolder, run_folders, tell_passed_over, write_whole
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
+
+if TYPE_CHECKING:
+    import pyarrow
 
 #: Events that end a run, and are its state as long as they stand last.
 _ENDS = ("complete", "collapsed", "stopped", "failed")
@@ -57,12 +61,15 @@ def regrade(folder: RunFolder) -> Regraded:
 
     Files are written whole, with their other columns as they were. Each evaluation is recorded in the events again,
     with its new counts, and after them the event that ended the run, if one did. Raises `RecordError` for damaged
-    records.
+    records, before any file is written.
     """
     spec = validate(RunSpec, folder.run()["spec"], where=str(folder.run_file))
     events, recorded = folder.events(), []
     total = changed = 0
-    for step in folder.evaluated_steps():
+    steps = folder.evaluated_steps()
+    for step in steps:
+        _generations(folder.generations(step), spec)
+    for step in steps:
         rows, different = _regrade_file(folder.generations(step), spec)
         scores = {name: asdict(count) for name, count in counts(rows).items()}
         recorded.append(
@@ -82,35 +89,53 @@ def _regrade_file(path: Path, spec: RunSpec) -> tuple[list[dict[str, Any]], int]
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pq.read_table(path)
-        rows: list[dict[str, Any]] = table.select(["benchmark", "response", "answer", "correct"]).to_pylist()
-    except (pa.ArrowException, OSError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise RecordError(f"{path} cannot be read ({reason}): remove it and run the sweep again.") from None
-    changed = 0
+    table = _generations(path, spec)
+    rows: list[dict[str, Any]] = table.select(["benchmark", "response", "answer"]).to_pylist()
+    before = table["correct"].to_pylist() if "correct" in table.column_names else [None] * len(rows)
     for name in dict.fromkeys(row["benchmark"] for row in rows):
-        if name not in spec.suite.benchmarks:
-            raise RecordError(f"{path} holds generations of {name!r}, which the run's suite does not have: remove it.")
         asked = [row for row in rows if row["benchmark"] == name]
         grader = benchmark_grader(spec.suite.benchmarks[name], spec.prompt)
         grades = grade_all([row["response"] for row in asked], [row["answer"] for row in asked], grader)
         for row, grade in zip(asked, grades, strict=True):
-            changed += row["correct"] != grade.correct
             row |= {"extracted": grade.extracted, "correct": grade.correct, "how": grade.how, "grader": GRADER}
+    changed = sum(row["correct"] != old for row, old in zip(rows, before, strict=True))
     for column, kind in (
         ("extracted", pa.string()),
         ("correct", pa.int64()),
         ("how", pa.string()),
         ("grader", pa.string()),
     ):
-        values = pa.array([row[column] for row in rows], type=kind)
-        place = table.schema.get_field_index(column)
-        table = table.set_column(place, column, values) if place >= 0 else table.append_column(column, values)
+        table = with_column(table, column, pa.array([row[column] for row in rows], type=kind))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     write_whole(path, buffer.getvalue())
     return rows, changed
+
+
+def _generations(path: Path, spec: RunSpec) -> pyarrow.Table:
+    """A file of generations, verified from its beginning to its end, whatever its grades are.
+
+    Raises `RecordError` for any other damage: written back with new checksums, it could not be told any more.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as compute
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+        fault = fault_of(ungraded(table), LASTING)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if is_machine_failure(error):
+            raise
+        fault = (str(error) or type(error).__name__).splitlines()[0]
+    if fault is not None:
+        raise RecordError(
+            f"{path} cannot be graded ({fault}): run the sweep again, which makes it anew or says the mend."
+        )
+    for name in compute.unique(table["benchmark"]).to_pylist():
+        if name not in spec.suite.benchmarks:
+            raise RecordError(f"{path} holds generations of {name!r}, which the run's suite does not have: remove it.")
+    return table
 
 
 def _whole_lines(path: Path) -> bytes:

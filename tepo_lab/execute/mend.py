@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tepo_lab.errors import RecordError, is_machine_failure
-from tepo_lab.schema.generations import LASTING, fault_of
+from tepo_lab.schema.generations import LASTING, fault_of, ungraded
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.record import RunFolder, parsed_line, step_of, tail, write_json
 
@@ -142,7 +142,8 @@ def condition_of(path: Path, suite: Suite | None = None) -> Condition:
 
     try:
         rows = parquet.read_table(path, page_checksum_verification=True)
-        if fault_of(rows, LASTING) is not None:
+        is_graded = fault_of(rows, LASTING) is None
+        if not is_graded and fault_of(rows := ungraded(rows), LASTING) is not None:
             return "damaged"
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         # What cannot be read just now is not damaged; what the disk cannot give back is.
@@ -150,7 +151,7 @@ def condition_of(path: Path, suite: Suite | None = None) -> Condition:
             raise
         return "damaged"
     if suite is None:
-        return "whole"
+        return "whole" if is_graded else "lacks grades"
     rows = rows.select(["benchmark", "problem", "correct"])
     if _has_all(suite, rows.filter(rows["correct"].is_valid())):
         return "whole"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet as parquet
 
 from tepo_lab.errors import RecordError
 from tepo_lab.report.frame import Column
@@ -17,7 +21,13 @@ def suspicions(
 ) -> list[str]:
     """Why the evaluation of a run at `step` is suspect, a phrase each; none when nothing speaks against it."""
     held = [counts[column.name] for column in columns]
-    return [*_all_or_nothing(held), *_shares(held, limits), *_told_otherwise(run, step, counts), *_mismatch(run, step)]
+    timeouts = _timeouts(run.folder.generations(step), {column.name for column in columns})
+    return [
+        *_all_or_nothing(held),
+        *_shares(held, timeouts, limits),
+        *_told_otherwise(run, step, counts),
+        *_mismatch(run, step),
+    ]
 
 
 def _all_or_nothing(held: Sequence[Counts]) -> Iterator[str]:
@@ -28,15 +38,35 @@ def _all_or_nothing(held: Sequence[Counts]) -> Iterator[str]:
         yield "100 % on every benchmark"
 
 
-def _shares(held: Sequence[Counts], limits: SuspectLimits) -> Iterator[str]:
+def _shares(held: Sequence[Counts], timeouts: int | str, limits: SuspectLimits) -> Iterator[str]:
     graded = sum(int(each.graded.sum()) for each in held)
-    for name, limit, words in (
-        ("truncated", limits.truncated, "of generations ended by the length limit"),
-        ("unextracted", limits.unextracted, "of generations without an answer"),
+    truncated, unread = (sum(getattr(each, name) for each in held) for name in ("truncated", "unextracted"))
+    without = "of generations without an answer"
+    if isinstance(timeouts, str):
+        yield f"how its answers were graded cannot be read ({timeouts})"
+    elif timeouts:
+        unread, without = unread + timeouts, f"{without} that could be compared in time"
+    for count, limit, words in (
+        (truncated, limits.truncated, "of generations ended by the length limit"),
+        (unread, limits.unextracted, without),
     ):
-        share = sum(getattr(each, name) for each in held) / graded
+        share = count / graded
         if share > limit:
             yield f"{100 * share:.1f} % {words} (limit {100 * limit:g} %)"
+
+
+def _timeouts(path: Path, benchmarks: Collection[str]) -> int | str:
+    """How many answers of an evaluation could not be compared in time and count as wrong; why that cannot be read."""
+    try:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            if "how" not in file.schema_arrow.names:
+                return 0
+            rows = file.read(columns=["benchmark", "how"])
+    except (pyarrow.ArrowException, OSError) as error:
+        return (str(error) or type(error).__name__).splitlines()[0]
+    counted = rows.group_by(["benchmark", "how"]).aggregate([([], "count_all")]).to_pylist()
+    found = {(each["benchmark"], each["how"]): int(each["count_all"]) for each in counted}
+    return sum(found.get((name, "timeout"), 0) for name in benchmarks)
 
 
 def _told_otherwise(run: FoundRun, step: int, counts: Mapping[str, Counts]) -> Iterator[str]:

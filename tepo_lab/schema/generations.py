@@ -42,6 +42,21 @@ def fault_of(rows: pyarrow.Table, columns: Sequence[str] = COUNTED) -> str | Non
     return f"{repeated} of {rows.num_rows} rows repeat a sample" if repeated else None
 
 
+def ungraded(generations: pyarrow.Table) -> pyarrow.Table:
+    """Generations as before their grading, whatever stood in the columns that a count needs of it."""
+    import pyarrow as pa
+
+    for column, kind in (("correct", pa.int64()), ("extracted", pa.string())):
+        generations = with_column(generations, column, pa.nulls(generations.num_rows, kind))
+    return generations
+
+
+def with_column(table: pyarrow.Table, name: str, values: pyarrow.Array) -> pyarrow.Table:
+    """The table with a column in the place of the one of that name, or behind the others."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, values) if place >= 0 else table.append_column(name, values)
+
+
 def _types() -> dict[str, tuple[Callable[[Any], bool], str]]:
     from pyarrow import types
 

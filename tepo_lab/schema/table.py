@@ -56,7 +56,9 @@ class SuspectLimits(Strict):
     """
 
     truncated: Share = Field(default=0.25, description="generations that the length limit ended")
-    unextracted: Share = Field(default=0.25, description="generations in which no answer was found")
+    unextracted: Share = Field(
+        default=0.25, description="generations in which no answer was found, or none that could be compared in time"
+    )
 
 
 class Report(Strict):

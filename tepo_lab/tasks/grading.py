@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tepo_lab.tasks.verifier import Verdict
 
 #: Changes whenever a grade could change; recorded with every generation.
-GRADER = "exact-symbolic-3"
+GRADER = "exact-symbolic-4"
 
 How = Literal["exact", "symbolic", "timeout", "none"]
 
@@ -25,8 +25,8 @@ How = Literal["exact", "symbolic", "timeout", "none"]
 class Grade:
     """`correct` is 0 or 1; `extracted` the answer found, if any; `how` the stage that decided.
 
-    "exact": text or numbers; "symbolic": a computer algebra system; "timeout": it gave no answer in time, or died of
-    the question, and the answer counts as wrong; "none": the response holds no answer.
+    "exact": text or numbers; "symbolic": a computer algebra system; "timeout": it gave no answer in the seconds of its
+    own time that it has, or died of the question, and the answer counts as wrong; "none": the response holds no answer.
     """
 
     correct: int
@@ -111,7 +111,7 @@ class Grading:
             self._verdicts[extracted, answer] = shared_verifier().submit((gold, given))
 
     def grades(self) -> dict[int, Grade]:
-        """The grades by place, once all are known. Raises `ResourceError` when a worker was needed and cannot start."""
+        """The grades by place, once all are known. Raises as `Verifier.verdicts`."""
         for place, pair in self._open.items():
             verdict = self._verdicts[pair].result()
             how: How = "timeout" if verdict == "timeout" else "symbolic"

@@ -68,12 +68,12 @@ _KINDS = (
 def main(own_deadline: float) -> None:
     """Serve until standard input ends.
 
-    Args: `own_deadline`, seconds after which the kernel ends this process whoever looks after it: a parent that was
-    killed cannot.
+    Args: `own_deadline`, seconds of its own time that an answer takes before the kernel ends this process whoever looks
+    after it: a parent that was killed cannot.
     """
     # An interrupt at the terminal is the parent's to answer; the alarm must end this process, not raise in it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     replies = _private_output()
     logging.disable(logging.CRITICAL)
     try:
@@ -92,9 +92,9 @@ def main(own_deadline: float) -> None:
     _say(replies, {"ready": True})
     for line in sys.stdin:
         pair = json.loads(line)
-        signal.setitimer(signal.ITIMER_REAL, own_deadline)
+        signal.setitimer(signal.ITIMER_PROF, own_deadline)
         equal = _equal(pair["gold"], pair["given"])
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         _say(replies, {"equal": equal})
 
 

@@ -10,6 +10,7 @@ import atexit
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -20,14 +21,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tepo_lab.errors import MachineError, ResourceError
+from tepo_lab.schema.processes import process
 
-#: Seconds an answer may take.
+#: Seconds of a worker's own time that an answer may take: a pause or a busy machine makes no answer wrong.
 DEADLINE = 5.0
+
+#: Seconds within which nearly every reply comes. Work in them does not count.
+AT_ONCE = 0.1
+
+#: Times the deadline, in seconds on the clock, after which a worker that was not let work so long is given up.
+PATIENCE = 24
+
+#: Workers that an answer is given one after the other, when they are killed or not let work.
+ATTEMPTS = 3
 
 #: Seconds a worker may take to start: it imports a computer algebra system.
 START_DEADLINE = 120.0
 
 MAX_WORKERS = 8
+
+#: How a process ends by the hand of others: the kernel short of memory, a batch system, a user.
+_FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP}
+
+#: A pair that harms no worker.
+_HARMLESS = ("x+1", "1+x")
 
 Verdict = Literal["equal", "different", "timeout"]
 
@@ -49,7 +66,8 @@ class Verifier:
     def verdicts(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
         """For each (gold, given): whether they are equal, or that no answer came before the deadline.
 
-        A worker that passes the deadline is killed and replaced. Raises `ResourceError` when no worker can be started.
+        A worker that passes the deadline is killed and replaced. Raises `ResourceError` when no worker can be started,
+        `MachineError` when workers are killed or stand still whatever they are asked.
         """
         submitted = [self.submit(pair) for pair in pairs]
         try:
@@ -71,29 +89,56 @@ class Verifier:
             worker.kill()
 
     def _verdict(self, pair: tuple[str, str]) -> Verdict:
-        # A worker may have died between two answers through no fault of theirs: an answer is given a second one.
-        for _ in range(2):
-            worker = self._take()
+        for attempt in range(ATTEMPTS):
+            # An idle worker may have died since its last answer: what befalls one says nothing of this answer.
+            worker = self._start() if attempt else self._take()
             try:
-                reply = worker.ask({"gold": pair[0], "given": pair[1]}, self.deadline)
-            except _WorkerDiedError:
-                self._discard(worker)
+                reply = self._ask(worker, pair)
+            except _WorkerLostError as loss:
+                if attempt and not loss.by_machine:
+                    return "timeout"
                 continue
             if reply is None:
-                self._discard(worker)
                 return "timeout"
-            with self._lock:
-                self._idle.append(worker)
             return "equal" if reply["equal"] else "different"
+        # By the machine, or by what the answer asks of it, such as memory? An answer must not be able to end a run.
+        self._ask_harmless()
         return "timeout"
+
+    def _ask_harmless(self) -> None:
+        """Raises `MachineError` when a new worker has no answer to what harms none."""
+        try:
+            reply, reason = self._ask(self._start(), _HARMLESS), "no answer in time"
+        except _WorkerLostError as loss:
+            reply, reason = None, str(loss)
+        if reply is None:
+            raise MachineError(
+                f"grading workers are lost one after the other ({reason}): free some memory, or run fewer at once."
+            )
+
+    def _ask(self, worker: _Worker, pair: tuple[str, str]) -> dict[str, Any] | None:
+        """As the worker's `ask`. Afterwards it is idle, or gone when it had no reply."""
+        reply = None
+        try:
+            reply = worker.ask({"gold": pair[0], "given": pair[1]}, self.deadline)
+        finally:
+            if reply is None:
+                self._discard(worker)
+            else:
+                with self._lock:
+                    self._idle.append(worker)
+        return reply
 
     def _take(self) -> _Worker:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-            self.started += 1
+        return self._start()
+
+    def _start(self) -> _Worker:
         worker = _Worker(own_deadline=2 * self.deadline + 1)
         with self._lock:
+            self.started += 1
             self._all.add(worker)
         try:
             worker.wait_until_ready()
@@ -108,8 +153,12 @@ class Verifier:
             self._all.discard(worker)
 
 
-class _WorkerDiedError(Exception):
-    """The process is gone without an answer."""
+class _WorkerLostError(Exception):
+    """A worker has no answer and will have none. `by_machine`: as far as can be seen, by nothing that it did."""
+
+    def __init__(self, reason: str, *, by_machine: bool) -> None:
+        super().__init__(reason)
+        self.by_machine = by_machine
 
 
 class _Worker:
@@ -130,23 +179,53 @@ class _Worker:
         """Raises `ResourceError` when it lacks a package, `MachineError` when the process does not come up."""
         try:
             reply = self._line(time.monotonic() + START_DEADLINE)
-        except _WorkerDiedError:
-            raise _cannot_start(f"it ended with code {self.process.wait()}") from None
+        except _WorkerLostError as loss:
+            raise _cannot_start(str(loss)) from None
         if reply is None:
             raise _cannot_start(f"not ready after {START_DEADLINE:.0f} s")
         if "error" in reply:
             raise ResourceError(f"a grading worker cannot start ({reply['error']}): install math-verify.")
 
     def ask(self, request: dict[str, Any], deadline: float) -> dict[str, Any] | None:
-        """The reply to a request, None when it does not come within `deadline` seconds."""
-        until = time.monotonic() + deadline
+        """The reply to a request, None when it takes more than `deadline` seconds of the process's own time.
+
+        Raises `_WorkerLostError` when the process dies, or is not let work that long in `PATIENCE` deadlines.
+        """
+        began = time.monotonic()
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         except OSError:
-            raise _WorkerDiedError from None
-        return self._line(until)
+            raise self._death() from None
+        # Looked up for the few that take long: it costs more than a hundredth of a usual answer.
+        if (reply := self._line(began + AT_ONCE)) is not None:
+            return reply
+        before = self._cpu_seconds()
+        until = began + deadline
+        while (reply := self._line(until)) is None:
+            left = deadline - self._worked(before, began)
+            if left <= 0:
+                return None
+            if time.monotonic() - began > PATIENCE * deadline:
+                raise _WorkerLostError("one was not let work", by_machine=True)
+            until = time.monotonic() + max(left, 0.05)
+        return reply
+
+    def _worked(self, before: float | None, began: float) -> float:
+        """Seconds of its own time since it had used `before`; on the clock since `began` where the system has none."""
+        now = self._cpu_seconds()
+        if before is None and now is None:
+            return time.monotonic() - began
+        return now - before if before is not None and now is not None else 0.0
+
+    def _cpu_seconds(self) -> float | None:
+        found = process(self.process.pid)
+        return None if found is None else found.cpu_seconds
+
+    def _death(self) -> _WorkerLostError:
+        code = self.process.wait()
+        return _WorkerLostError(f"it ended with code {code}", by_machine=code in _FROM_OUTSIDE)
 
     def kill(self) -> None:
         """End the process, whatever it is at."""
@@ -165,12 +244,12 @@ class _Worker:
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                left = until - time.monotonic()
-                if left <= 0 or not selector.select(left):
+                # What came while this process stood still itself is read, however late it is.
+                if not selector.select(max(0.0, until - time.monotonic())):
                     return None
                 chunk = os.read(self.process.stdout.fileno(), 65536)
                 if not chunk:
-                    raise _WorkerDiedError
+                    raise self._death()
                 self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return dict(json.loads(line))

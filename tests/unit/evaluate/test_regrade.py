@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,7 @@ import pytest
 from tepo_lab.errors import DataError, RecordError
 from tepo_lab.evaluate.lines import grade_lines
 from tepo_lab.evaluate.regrade import Regraded, named_folders, regrade
+from tepo_lab.schema.generations import LASTING, fault_of
 from tepo_lab.schema.record import RunFolder, append_line
 from tepo_lab.tasks.grading import GRADER
 
@@ -27,8 +30,13 @@ ROWS = [
 
 def generations(rows: list[tuple[str, str, str, int]]) -> pa.Table:
     keys = ("benchmark", "response", "answer", "correct")
-    old = {"extracted": None, "how": "exact", "grader": "old", "tokens": 3, "truncated": True, "extra": "kept"}
-    return pa.Table.from_pylist([dict(zip(keys, row, strict=True)) | old for row in rows])
+    old = {"extracted": None, "how": "exact", "grader": "old", "prompt": "1+4=", "tokens": 3, "truncated": True}
+    return pa.Table.from_pylist(
+        [
+            dict(zip(keys, row, strict=True)) | old | {"problem": "p", "sample": sample, "extra": "kept"}
+            for sample, row in enumerate(rows)
+        ]
+    )
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def test_grades_are_made_again_and_the_rest_is_kept(run: RunFolder) -> None:
     assert set(table["grader"].to_pylist()) == {GRADER}
     before = generations(ROWS)
     assert table.schema.names == before.schema.names
-    for column in ("benchmark", "response", "answer", "tokens", "truncated", "extra"):
+    for column in ("benchmark", "problem", "sample", "prompt", "response", "answer", "tokens", "truncated", "extra"):
         assert table[column].equals(before[column])
 
 
@@ -70,6 +78,65 @@ def test_grading_twice_changes_nothing_more(run: RunFolder) -> None:
     content = run.generations(0).read_bytes()
     assert regrade(run).changed == 0
     assert run.generations(0).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "changed"),
+    [
+        ("correct", [7, 1, 0, 1], 2),
+        ("correct", [None, None, 0, 1], 2),
+        ("correct", None, 4),
+        ("correct", ["right", "right", "wrong", "right"], 4),
+        ("extracted", None, 2),
+    ],
+)
+def test_grades_of_any_kind_are_mended(run: RunFolder, column: str, values: list[Any] | None, changed: int) -> None:
+    regrade(run)
+    whole = pq.read_table(run.generations(0))
+    table = generations(ROWS).drop_columns([column])
+    pq.write_table(table if values is None else table.append_column(column, pa.array(values)), run.generations(0))
+    assert regrade(run).changed == changed
+    mended = pq.read_table(run.generations(0))
+    assert mended.select(whole.column_names).equals(whole)
+    assert fault_of(mended, LASTING) is None
+
+
+def test_a_damaged_file_is_not_made_to_look_whole(run: RunFolder) -> None:
+    path = run.generations(0)
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(generations(ROWS), path, write_page_checksum=True, **plain)
+    content = path.read_bytes()
+    assert content.count(b"boxed{05}") == 1
+    # One bit, and the file can still be read.
+    damaged, events = content.replace(b"boxed{05}", b"boxed{04}"), run.events_file.read_bytes()
+    path.write_bytes(damaged)
+    assert pq.read_table(path)["response"][0].as_py() == "\\boxed{04}"
+    with pytest.raises(RecordError, match=r"step-000000\.parquet cannot be graded \(.*CRC.*\): run the sweep again"):
+        regrade(run)
+    assert (path.read_bytes(), run.events_file.read_bytes()) == (damaged, events)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda table: table.drop_columns(["tokens"]), "it has no column tokens"),
+        (lambda table: pa.concat_tables([table, table.slice(3)]), "1 of 5 rows repeat a sample"),
+        (
+            lambda table: table.set_column(0, "benchmark", pa.array(["sum3", None, "sum3", "mix4"])),
+            "its column benchmark has no value in 1 of 4 rows",
+        ),
+    ],
+    ids=["a column is gone", "a sample twice", "a value is gone"],
+)
+def test_what_grading_cannot_mend_is_refused_before_any_file_is_written(
+    run: RunFolder, damage: Callable[[pa.Table], pa.Table], said: str
+) -> None:
+    assert generations(ROWS).column_names[0] == "benchmark"
+    pq.write_table(damage(generations(ROWS)), run.generations(5))
+    first, events = run.generations(0).read_bytes(), run.events_file.read_bytes()
+    with pytest.raises(RecordError, match=rf"step-000005\.parquet cannot be graded \({said}\)"):
+        regrade(run)
+    assert (run.generations(0).read_bytes(), run.events_file.read_bytes()) == (first, events)
 
 
 def test_a_benchmark_that_the_run_does_not_have_is_refused(run: RunFolder) -> None:

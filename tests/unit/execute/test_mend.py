@@ -138,11 +138,12 @@ def test_only_what_a_checkpoint_makes_again_is_set_aside(tmp_path, checkpoints, 
     assert set_aside_damaged(folder) == []
 
 
-def test_generations_that_lack_grades_alone_are_told_from_others(tmp_path):
+@pytest.mark.parametrize("grade", [None, 7])
+def test_generations_that_lack_grades_alone_are_told_from_others(tmp_path, grade):
     suite = compose_run("tepo", "nano", SMALL, seed=1).suite
     folder, rows = finished(tmp_path), list(graded(suite))
     for lacking in (True, False):
-        rows[0]["correct"] = None
+        rows[0]["correct"] = grade
         write_generations(folder.generations(20), rows if lacking else rows[:-1])
         assert set_aside_damaged(folder, suite) == []
         assert (20 in marked_steps(folder), lacks_grades_alone(folder, 20)) == (True, lacking)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from synthetic_home import SUITE, SyntheticHome, columns_of
 from synthetic_steps import write_steps
 
@@ -53,6 +55,36 @@ def test_shares_above_the_limit(home: SyntheticHome, column: str, value: Any, he
     assert row_of(home, columns | {column: [value] * 4 + [held] * 14}).suspect == ()
     row = row_of(home, columns | {column: [value] * 5 + [held] * 13})
     assert row.suspect == (f"seed 1: 27.8 % {words} (limit 25 %)",)
+
+
+def test_answers_that_could_not_be_compared_in_time_count_as_none(home: SyntheticHome) -> None:
+    columns = columns_of(SUITE, RIGHT)
+    for timeouts, unread in ((4, 0), (0, 4), (2, 2)):
+        late = {"how": ["timeout"] * timeouts + ["exact"] * (18 - timeouts)}
+        none = {"extracted": ["2"] * (18 - unread) + [None] * unread}
+        assert row_of(home, columns | late | none).suspect == ()
+    said = ("seed 1: 27.8 % of generations without an answer that could be compared in time (limit 25 %)",)
+    for timeouts, unread in ((5, 0), (1, 4)):
+        late = {"how": ["timeout"] * timeouts + ["exact"] * (18 - timeouts)}
+        none = {"extracted": ["2"] * (18 - unread) + [None] * unread}
+        assert row_of(home, columns | late | none).suspect == said
+
+
+def test_an_evaluation_that_does_not_say_how_it_was_graded(home: SyntheticHome) -> None:
+    columns = columns_of(SUITE, RIGHT)
+    older = {name: values for name, values in columns.items() if name != "how"}
+    assert row_of(home, older).suspect == ()
+    folder = home.run("plain", 1, columns=columns)
+    path = folder.generations(20)
+    table = pyarrow.table({**columns, "how": ["no such way"] * 18})
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    parquet.write_table(table, path, write_page_checksum=True, **plain)
+    path.write_bytes(path.read_bytes().replace(b"no such way", b"no such wax", 1))
+    (row,) = home.table().rows
+    assert row.outcome == "complete"
+    assert row.average.generation_weighted == pytest.approx(100 * 7 / 18)
+    (reason,) = row.suspect
+    assert reason.startswith("seed 1: how its answers were graded cannot be read (")
 
 
 def test_a_sampler_that_differs_from_the_trainer(home: SyntheticHome) -> None:
@@ -235,6 +267,24 @@ def test_a_run_that_went_on_on_other_hardware_is_marked(home: SyntheticHome, att
         for step, node in attempts
     ]
     home.run("plain", 1, columns=columns_of(SUITE, RIGHT), events=(*known, {"event": "complete", "step": 20}))
+    (row,) = home.table().rows
+    said = ("seed 1: partly made with other code, versions or hardware",)
+    assert row.provenance == (said if is_marked else ())
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "is_marked"),
+    [
+        ({"device": "cpu", "threads": 2}, False),
+        ({"device": "cuda", "threads": 1}, True),
+        (None, False),  # an earlier release did not tell
+    ],
+)
+def test_a_run_that_went_on_on_another_device_is_marked(home: SyntheticHome, begun_with, is_marked) -> None:
+    home.want("plain", (1,))
+    (then, now) = ({"resources": told} if told else {} for told in (begun_with, {"device": "cpu", "threads": 1}))
+    then |= {"commit": "0123456789abcdef"}
+    home.run("plain", 1, columns=columns_of(SUITE, RIGHT), provenance=now, earlier=[then])
     (row,) = home.table().rows
     said = ("seed 1: partly made with other code, versions or hardware",)
     assert row.provenance == (said if is_marked else ())
