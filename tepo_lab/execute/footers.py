@@ -46,7 +46,7 @@ def condition_told(folder: RunFolder, step: int, generations: int | None, events
     told: Condition = "whole"
     if not _is_as_recorded(folder.generations(step), step, generations, events):
         told = _condition_of_file(folder.generations(step), generations)
-    if told == "whole" and is_marked(folder, step):
+    if told != "damaged" and is_marked(folder, step):
         return "lacks grades" if lacks_grades_alone(folder, step) else "damaged"
     return told
 
@@ -71,14 +71,17 @@ def _condition_of_file(path: Path, generations: int | None) -> Condition:
 
 
 def _condition(footer: FileMetaData, generations: int | None) -> Condition:
-    if generations not in (None, footer.num_rows) or "correct" not in (names := footer.schema.names):
+    if generations not in (None, footer.num_rows):
         return "damaged"
+    if "correct" not in (names := footer.schema.names):
+        return "lacks grades"
     column, lacking = names.index("correct"), 0
     for number in range(footer.num_row_groups):
         told = footer.row_group(number).column(column).statistics
         # A file that another program has written need not tell.
         if told is not None and told.has_null_count:
             lacking += told.null_count
-        if told is not None and told.has_min_max and not {told.min, told.max} <= {0, 1}:
-            return "damaged"
+        # Nor is what is neither 0 nor 1 a grade.
+        if told is not None and told.has_min_max:
+            lacking += len({told.min, told.max} - {0, 1})
     return "lacks grades" if lacking else "whole"

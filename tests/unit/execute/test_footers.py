@@ -35,11 +35,11 @@ def test_rows_and_grades_are_counted(tmp_path, suite):
     ("grades", "told"),
     [
         ([0, 1, 1], "whole"),
-        ([0, 1, 7], "damaged"),
-        ([0, -1, 1], "damaged"),
+        ([0, 1, 7], "lacks grades"),
+        ([0, -1, 1], "lacks grades"),
         ([0, 1, None], "lacks grades"),
         ([None, None, None], "lacks grades"),
-        (["0", "1", "1"], "damaged"),
+        (["0", "1", "1"], "lacks grades"),
     ],
 )
 @pytest.mark.parametrize("groups", [1, 3])
@@ -58,7 +58,7 @@ def test_a_file_that_does_not_tell_is_left_to_those_who_read_it(tmp_path):
     parquet.write_table(pa.table({"correct": [0, 1, 7]}), folder.generations(0), write_statistics=False)
     assert condition_told(folder, 0, 3) == "whole"
     parquet.write_table(pa.table({"graded": [0, 1, 1]}), folder.generations(0))
-    assert condition_told(folder, 0, 3) == "damaged"
+    assert condition_told(folder, 0, 3) == "lacks grades"
 
 
 def test_what_was_found_when_the_file_was_read_in_full_counts(tmp_path, suite):
