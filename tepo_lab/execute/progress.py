@@ -150,7 +150,9 @@ class Watch:
             over = sum(one.is_over for one in self.standings)
             line = f"[{over}/{len(self.standings)}] {each.label}: {each.state}, step {each.step}/{each.steps}"
             if each.reward is not None:
-                line += f", reward {each.reward:.3f}, entropy {_number(each.entropy)}"
+                line += f", reward {each.reward:.3f}"
+            if each.entropy is not None:
+                line += f", entropy {each.entropy:.3f}"
             if each.detail:
                 line += f" ({each.detail})"
             if over < len(self.standings):

@@ -66,7 +66,8 @@ def lineage(name: str) -> list[str]:
             raise ConfigError(f"arm {name!r}: its parents go round in a circle ({' -> '.join([parent, *chain])}).")
         known = names("experiments", "arm")
         if parent not in known:
-            raise ConfigError(f"{file_of(chain[0])}: unknown parent {parent!r}.{nearest(parent, known)}")
+            others = [each for each in known if each not in chain]
+            raise ConfigError(f"{file_of(chain[0])}: unknown parent {parent!r}.{nearest(parent, others)}")
         chain.insert(0, parent)
     return chain
 
@@ -114,6 +115,7 @@ def _resolved(arm: str, profile: str, overrides: tuple[str, ...], settings: Mapp
                 values = with_value(values, key, value)
                 touched.add(key.partition(".")[0])
         values = resolved(values, plain=layers.plain - touched)
+        _check_benchmarks(_benchmarks(values), _benchmarks(layers.values))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return validate(RunSpec, {"objective": {}, **values, "arm": layers.arm}, where=where)
@@ -127,6 +129,19 @@ def _check_settable(keys: Iterable[str]) -> None:
             raise ConfigError(f"{key!r} cannot be set so: {mend}.")
         if first not in SETTABLE:
             raise ConfigError(f"unknown key {key!r}.{nearest(first, SETTABLE)}")
+
+
+def _benchmarks(values: Mapping[str, Any]) -> dict[str, Any]:
+    suite = values.get("suite")
+    benchmarks = suite.get("benchmarks") if isinstance(suite, dict) else None
+    return benchmarks if isinstance(benchmarks, dict) else {}
+
+
+def _check_benchmarks(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a benchmark that only a mistyped key can have made: new, and without its label."""
+    for name, benchmark in given.items():
+        if name not in known and isinstance(benchmark, dict) and "label" not in benchmark:
+            raise ConfigError(f"unknown benchmark {name!r}.{nearest(name, known)}")
 
 
 @dataclass(frozen=True)

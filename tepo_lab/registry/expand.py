@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import PrivateAttr
 
 from tepo_lab.errors import ConfigError, nearest
 from tepo_lab.registry.axes import Point, point_label, points
@@ -22,7 +23,8 @@ from tepo_lab.registry.compose import (
 )
 from tepo_lab.registry.difference import check_against_parent
 from tepo_lab.registry.identity import family, folder_name, run_id, science_text
-from tepo_lab.registry.locations import find, names, package_root, parse_yaml, read_yaml
+from tepo_lab.registry.locations import find, find_named, names, package_root, parse_yaml, read_yaml
+from tepo_lab.registry.values import flatten
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.step_metrics import STEP_METRICS
@@ -36,6 +38,16 @@ PART_KEYS = frozenset({"seeds", "steps"})
 
 #: The untrained model is evaluated once, whatever the seeds of the trained runs.
 BASE_ARM, BASE_SEED = "base", 0
+
+
+#: Sweep keys that hold values of its runs.
+_VALUE_KEYS = ("steps", "axes", "points", "parts")
+
+
+class _ReadSweep(Sweep):
+    """A sweep that knows its file, and the overrides of its values, to name them where a value fits no run."""
+
+    _place: str = PrivateAttr(default="")
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,7 @@ def load_sweep(name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, tuple[s
     values = read_yaml(path)
     if "name" in values:
         raise ConfigError(f"{path}: a sweep is called by its file's name; remove the key 'name'.")
+    _check_runs_keys(values, str(path))
     own: dict[str, str] = {}
     rest = []
     for text in overrides:
@@ -95,9 +108,22 @@ def load_sweep(name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, tuple[s
         else:
             _check_known(text, key, value)
             rest.append(text)
-    sweep = validate(Sweep, values | {"name": path.stem}, where=str(path), arguments=own)
+    if "arms" in own and values["arms"] == [] and not values.get("parts"):
+        raise ConfigError(f"{own['arms']}: name at least one arm.")
+    sweep = validate(_ReadSweep, values | {"name": path.stem}, where=str(path), arguments=own)
+    sweep._place = " with ".join([str(path), *(own[key] for key in _VALUE_KEYS if key in own)])
     _check_names(sweep, str(path), own)
     return sweep, tuple(rest)
+
+
+def _check_runs_keys(values: Mapping[str, Any], where: str) -> None:
+    """Raise `ConfigError` for a key of a run's configuration that stands among those of a sweep or of a part of it."""
+    parts = values.get("parts")
+    for block in [values, *(parts if isinstance(parts, list) else [])]:
+        for key, value in block.items() if isinstance(block, dict) else ():
+            if str(key).partition(".")[0] in SETTABLE - {"profile"}:
+                inner = next(iter(flatten({key: value})))
+                raise ConfigError(f"{where}: {key!r} is set on the runs: write overrides: {{{inner}: ...}}.")
 
 
 def _check_known(text: str, key: str, value: str) -> None:
@@ -114,8 +140,13 @@ def _check_known(text: str, key: str, value: str) -> None:
 
 
 def _check_names(sweep: Sweep, where: str, own: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a table that does not exist, a label of an arm that the sweep does not have, or a stop
-    rule on what no step records, which would never hold."""
+    """Raise `ConfigError` for an arm, profile or table that does not exist, a label of an arm that the sweep does not
+    have, or a stop rule on what no step records, which would never hold."""
+    for name in sweep.profiles:
+        find_named("experiments", name, "profile", where=own.get("profile", where))
+    for part in (sweep, *sweep.parts):
+        for arm in part.arms:
+            find_named("experiments", arm, "arm", where=own.get("arms" if part is sweep else "parts", where))
     for rule in sweep.stop:
         if rule.metric not in STEP_METRICS:
             mend = nearest(rule.metric, STEP_METRICS)
@@ -175,7 +206,7 @@ def variants(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> list[
             for arm in part.arms:
                 trained = arm_file(arm).trained
                 seed = (part.seeds or sweep.seeds)[0] if trained else BASE_SEED
-                spec = compose_run(arm, profile, overrides, seed=seed, settings=settings)
+                spec = _composed(sweep, arm, profile, overrides, seed, settings)
                 chosen.append(Variant(_named(spec, part, point) if trained else spec, part))
     _check_still_distinct([each for each in chosen if each.spec.arm.trained], profile, overrides)
     return chosen
@@ -185,7 +216,23 @@ def base_run(sweep: Sweep, profile: str, overrides: Sequence[str] = ()) -> RunSp
     """The evaluation of the untrained model that belongs to a sweep's runs on a profile."""
     # An untrained model has no objective that an override could change.
     fitting = [text for text in overrides if not check_override(text)[0].startswith("objective.")]
-    return compose_run(BASE_ARM, profile, fitting, seed=BASE_SEED, settings=sweep.overrides)
+    return _composed(sweep, BASE_ARM, profile, fitting, BASE_SEED, sweep.overrides)
+
+
+def _composed(
+    sweep: Sweep, arm: str, profile: str, overrides: Sequence[str], seed: int, settings: Mapping[str, Any]
+) -> RunSpec:
+    """`compose_run`; what is wrong with the sweep's own values is told at its file."""
+    try:
+        return compose_run(arm, profile, overrides, seed=seed, settings=settings)
+    except ConfigError:
+        if isinstance(sweep, _ReadSweep):
+            compose_run(arm, profile)
+            try:
+                compose_run(arm, profile, settings=settings)
+            except ConfigError as error:
+                raise ConfigError(f"{sweep._place}: {error}") from None
+        raise
 
 
 def planned(spec: RunSpec, science: str | None = None) -> PlannedRun:

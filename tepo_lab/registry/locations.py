@@ -112,6 +112,14 @@ def find(kind: Kind, name: str, group: str = "") -> Path:
     raise ConfigError(f"unknown {what} {name!r}.{nearest(name, names(kind, group))}")
 
 
+def find_named(kind: Kind, name: str, group: str = "", *, where: str) -> Path:
+    """As `find`, for a name that stands in the file (or argument) `where`, which the error names."""
+    try:
+        return find(kind, name, group)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def parse_yaml(text: str) -> Any:
     """Plain values from YAML. Raises `yaml.YAMLError`, also for aliases that make a small text hold very much."""
     try:

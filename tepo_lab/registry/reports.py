@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tepo_lab.errors import ConfigError, nearest
 from tepo_lab.registry.expand import PlannedRun, Variant, base_run, is_path, load_sweep, planned, variants
-from tepo_lab.registry.locations import find, names, parse_yaml, read_yaml
+from tepo_lab.registry.locations import find, find_named, names, package_root, parse_yaml, read_yaml
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.figure import FigureReport
 from tepo_lab.schema.sweep import Sweep
@@ -65,10 +65,41 @@ def load_report(name: str) -> Report:
         values = read_yaml(path)
         if is_path(name) and "panels" not in values and values.keys() & {"arms", "parts"}:
             return report_of(load_sweep(name)[0], sweep_name=name)
-        return validate(FigureReport if "draw" in values else Report, values | {"name": path.stem}, where=str(path))
+        report = validate(FigureReport if "draw" in values else Report, values | {"name": path.stem}, where=str(path))
+        _check_names(report, str(path))
+        return report
     if name in names("sweeps"):
         return report_of(load_sweep(name)[0], sweep_name=name)
     raise ConfigError(f"unknown report {name!r}.{nearest(name, [*names('reports'), *figures, *names('sweeps')])}")
+
+
+def _check_names(report: Report, where: str) -> None:
+    """Raise `ConfigError` for a profile, a published table, a sweep or an arm that does not exist."""
+    for profile in report.profiles:
+        find_named("experiments", profile, "profile", where=where)
+    published = sorted(path.stem for path in (package_root() / "reports" / "published").glob("*.csv"))
+    if report.published is not None and report.published not in published:
+        name = report.published
+        raise ConfigError(f"{where}: published: unknown table {name!r}.{nearest(name, published)}")
+    for panel_name, panel in _chosen_panels(report, ()):
+        place = f"{where}: {_place(panel_name)}"
+        if not is_path(panel.sweep):
+            find_named("sweeps", panel.sweep, where=place)
+        _check_arms(place, panel, load_sweep(panel.sweep)[0])
+
+
+def _place(panel: str | None) -> str:
+    return "head, the rows above all panels" if panel is None else f"panel {panel!r}"
+
+
+def _check_arms(place: str, panel: Panel, sweep: Sweep) -> None:
+    """Raise `ConfigError` for a row or a label of an arm that the panel's sweep does not have."""
+    for name in (*(panel.arms or ()), *panel.extra):
+        if name not in sweep.all_arms:
+            raise ConfigError(f"{place}: sweep {sweep.name} has no arm {name!r}.{nearest(name, sweep.all_arms)}")
+    for name in panel.labels:
+        if name not in sweep.all_arms:
+            raise ConfigError(f"{place}: labels: no row is of arm {name!r}.{nearest(name, sweep.all_arms)}")
 
 
 def report_of(sweep: Sweep, *, sweep_name: str) -> Report:
@@ -178,16 +209,14 @@ def _rows(
 ) -> Iterator[ReportRow]:
     sweep, rest = load_sweep(panel.sweep, overrides)
     wanted = [*(panel.arms or (arm for arm in sweep.all_arms if arm not in panel.extra)), *panel.extra]
-    place = "head, the rows above all panels" if name is None else f"panel {name!r}"
-    for each_name in wanted:
-        if each_name not in sweep.all_arms:
-            known = nearest(each_name, sweep.all_arms)
-            raise ConfigError(f"{place}: sweep {sweep.name} has no arm {each_name!r}.{known}")
-    # Overrides may take arms out of a sweep; the labels of those stand for nothing then.
-    labelled = {*sweep.all_arms, *(load_sweep(panel.sweep)[0].all_arms if panel.labels else ())}
-    for each_name in panel.labels:
-        if each_name not in labelled:
-            raise ConfigError(f"{place}: labels: no row is of arm {each_name!r}.{nearest(each_name, labelled)}")
+    # Overrides may take arms out of a sweep; the labels of those stand for nothing then, but their rows would be empty.
+    _check_arms(_place(name), panel, load_sweep(panel.sweep)[0])
+    if left_out := [arm for arm in wanted if arm not in sweep.all_arms]:
+        by = " ".join(text for text in overrides if text.startswith(("arms=", "parts=")))
+        raise ConfigError(
+            f"{by}: arm {left_out[0]!r}, a row of {_place(name)}, is left out: name it too, or report the sweep that "
+            "was run (tepo-lab report SWEEP)."
+        )
     own_steps = panel.steps is None or any(text.startswith(_STEPS) for text in overrides)
     paper_labels = _labels_of_reports(sweep)
     found = [each for each in variants(sweep, profile, rest) if each.spec.arm.trained and each.spec.arm.name in wanted]

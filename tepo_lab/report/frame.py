@@ -119,11 +119,20 @@ class RunLine:
 
 
 @dataclass(frozen=True)
+class Collapse:
+    """The end of a seed's run by a stop rule, which is named as it is written."""
+
+    seed: int
+    step: int
+    rule: str
+
+
+@dataclass(frozen=True)
 class Row:
     """An arm's scores. `seeds` are those whose evaluations are counted; `steps` is where they were evaluated.
 
     `suspect` says why the scores may not be what they seem, `provenance` which of its runs were made from a changed
-    source tree or partly by other code; both are empty when nothing is to be said.
+    source tree or partly by other code; both are empty when nothing is to be said. `collapses` are those of its seeds.
     """
 
     panel: str | None
@@ -139,6 +148,7 @@ class Row:
     published: str = ""
     suspect: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
+    collapses: tuple[Collapse, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -296,6 +306,7 @@ def _row(row: Row, *, with_profile: bool) -> dict[str, Any]:
         "seeds": list(row.seeds),
         "steps": row.steps,
         "outcome": row.outcome,
+        **({"collapses": [asdict(each) for each in row.collapses]} if row.collapses else {}),
         "cells": _cells(row),
         "average": _average(row.average),
         "suspect": list(row.suspect),

@@ -128,6 +128,7 @@ def footnotes(table: Table) -> list[str]:
             lines.append(f"Untrained model{f' of {each.profile}' if several else ''}: {sentence(str(each.reason))}")
     reasons = {row.label: row.average.reason for row in table.rows if row.average.reason not in (None, row.outcome)}
     lines += [f"{label}: {sentence(str(reason))}" for label, reason in reasons.items()]
+    lines += _collapses(table)
     lines += _marks(table)
     if table.published:
         lines.append(
@@ -157,6 +158,22 @@ def footnotes(table: Table) -> list[str]:
     commits = ", ".join(commit[:12] + plus + changes for commit, plus, changes in parts) or "unknown"
     lines.append(f"Commit: {commits}. Runs: {' '.join(run['id'][:8] for run in footer['runs']) or 'none'}.")
     return lines
+
+
+def _collapses(table: Table) -> Iterator[str]:
+    """A line for each stop rule that ended runs of the table: whose they are, and at which steps."""
+    several = len(table.profiles) > 1
+    rules: dict[str, dict[str, None]] = {}
+    for row in table.rows:
+        steps: dict[tuple[str, int], list[int]] = {}
+        for each in row.collapses:
+            steps.setdefault((each.rule, each.step), []).append(each.seed)
+        for (rule, step), held in steps.items():
+            seeds = f"seed{'s' if len(held) > 1 else ''} {' '.join(map(str, held))}"
+            name = f"{row.label} on {row.profile}" if several else row.label
+            rules.setdefault(rule, {})[f"{name} {seeds} at step {step}"] = None
+    for rule, ended in rules.items():
+        yield f"Collapsed by the rule {rule}: {'; '.join(ended)}."
 
 
 def _marks(table: Table) -> Iterator[str]:

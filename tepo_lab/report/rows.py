@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tepo_lab.errors import RecordError
-from tepo_lab.report.frame import Column, Missing, WantedRow
+from tepo_lab.report.frame import Collapse, Column, Missing, WantedRow
 from tepo_lab.report.scan import (
     OWN_INPUTS,
     Counts,
@@ -97,6 +97,16 @@ class RowResult:
 
     def _share(self, count: int) -> str:
         return "" if count == len(self.results) else f" ({count} of {len(self.results)} seeds)"
+
+    @property
+    def collapses(self) -> tuple[Collapse, ...]:
+        """The collapses that the row's outcome tells of, evaluated or not."""
+        ended = (
+            (each.seed, each.run)
+            for each in self.results
+            if each.run is not None and (each.collapsed is not None or each.missing == "collapsed")
+        )
+        return tuple(Collapse(seed, int(run.status["step"]), str(run.status["rule"])) for seed, run in ended)
 
     @property
     def suspect(self) -> tuple[str, ...]:

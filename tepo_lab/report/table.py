@@ -211,6 +211,7 @@ def _row(read: _Read, row: RowResult, columns: Sequence[Column], estimates: list
         published=wanted.published_name,
         suspect=row.suspect,
         provenance=row.provenance,
+        collapses=row.collapses,
     )
 
 

@@ -90,25 +90,32 @@ def _told(model: type[BaseModel], fault: Any, values: Any, *, is_argument: bool)
         return f"key {key!r} is missing."
     is_whole = is_argument and len(location) == 1
     place = f"{key!r}: " if key and not is_whole else ""
-    return f"{place}{_message(fault, f'{key}=' if is_whole else '')}."
+    message = _message(fault, f"{key}=" if is_whole else "", _members_key(model, fault["loc"]))
+    return f"{place}{message}" + ("" if message.endswith("?") else ".")
 
 
-def _message(fault: Any, assigned: str) -> str:
-    """What is wrong with a value. Args: `assigned` stands before an example of a right one."""
+def _message(fault: Any, assigned: str, members_key: str | None) -> str:
+    """What is wrong with a value.
+
+    Args: `assigned` stands before an example of a right one, `members_key` in one where mappings are wanted.
+    """
     given, kind = fault.get("input"), fault["type"]
     wanted = _WANTED.get(kind) or _WANTED.get(kind.partition("_")[0])
     if wanted is None or kind == "value_error":
         message = fault["msg"].removeprefix("Value error, ")
     else:
-        example = f"{assigned}[{given}]" if isinstance(given, str | int) and given != "" else f"{assigned}[...]"
+        member = f'{{{members_key}: "{given}"}}' if members_key and isinstance(given, str) else given
+        example = f"{assigned}[{member}]" if isinstance(given, str | int) and given != "" else f"{assigned}[...]"
         figures = {key: f"{each:g}" if isinstance(each, float) else each for key, each in fault.get("ctx", {}).items()}
         message = wanted.format_map({"example": example} | figures)
+        if member != given and kind.startswith("model"):
+            message = f"must be a mapping, such as {member}"
     if kind in ("value_error", "union_tag_invalid", "too_short", "string_too_short") or isinstance(given, dict | list):
         return str(message)
     shown = repr(given) if len(repr(given)) <= _SHOWN else f"{repr(given)[:_SHOWN]}..."
     choices = re.findall(r"'([^']*)'", message) if kind == "literal_error" else []
     meant = nearest(str(given), choices) if choices else ""
-    return f"{message} (got {shown})" + (meant.rstrip(".") if "Did you mean" in meant else "")
+    return f"{message} (got {shown})" + (f".{meant}" if "Did you mean" in meant else "")
 
 
 def _without_tags(location: Sequence[str | int], values: Any) -> list[str]:
@@ -127,8 +134,25 @@ def _member(values: Any, part: str | int) -> Any:
     return values[part]
 
 
+def _members_key(model: type[BaseModel], location: Sequence[str | int]) -> str | None:
+    """The one key that each mapping at a location must have; None where there are none, or they must have several."""
+    place = list(location)
+    while place and isinstance(place[-1], int):
+        place.pop()
+    if not place:
+        return None
+    fields = [each.model_fields.get(str(place[-1])) for each in _models_at(model, place[:-1])]
+    found = [each for field in fields if field is not None for each in _models_in(field.annotation)]
+    needed = {field.alias or key for each in found for key, field in each.model_fields.items() if field.is_required()}
+    return needed.pop() if len(needed) == 1 else None
+
+
 def _fields_at(model: Any, location: list[Any]) -> set[str]:
     """Keys that a location's model knows (of a union, those of the member that is meant)."""
+    return {field.alias or name for each in _models_at(model, location) for name, field in each.model_fields.items()}
+
+
+def _models_at(model: Any, location: list[Any]) -> list[type[BaseModel]]:
     models = _models_in(model)
     for part in location:
         following: list[type[BaseModel]] = []
@@ -138,7 +162,7 @@ def _fields_at(model: Any, location: list[Any]) -> set[str]:
                 following += _models_in(field.annotation)
         # A mapping's key or a union's tag is part of the location without being a field.
         models = following or [each for each in models if _has_tag(each, part)] or models
-    return {field.alias or name for each in models for name, field in each.model_fields.items()}
+    return models
 
 
 def _has_tag(model: type[BaseModel], tag: Any) -> bool:

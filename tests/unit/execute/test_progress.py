@@ -66,6 +66,15 @@ def test_plain_lines_tell_each_change_once(small_run, tmp_path):
     assert "[1/1] tepo s1: complete" in stream.getvalue().splitlines()[-1]
 
 
+def test_a_step_without_an_entropy_is_told_without_one(small_run, tmp_path):
+    spec, folder = small_run("tepo", "trainer.steps=3")
+    watch, stream = watch_on([entry(tmp_path, planned(spec))], terminal=False)
+    append_line(folder.metrics_file, {"step": 1, "reward/mean": 0.25, "actor/entropy": None, "seconds/step": 2.0})
+    append_line(folder.events_file, {"time": time.time(), "event": "checkpoint", "step": 1})
+    watch(False)
+    assert "step 1/3, reward 0.250; about" in stream.getvalue()
+
+
 def test_time_left_follows_the_measured_pace(small_run, tmp_path):
     entries = []
     for seed in (1, 2, 3):

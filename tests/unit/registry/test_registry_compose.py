@@ -45,6 +45,8 @@ def test_a_reference_follows_an_override_of_what_it_refers_to():
         ("tepo", "nano", "trainer.steps=${trainer.stepz}", "${trainer.stepz}: there is no such key"),
         ("tepo", "nano", "trainer.steps=${trainer.steps}", "leads back to itself"),
         ("tepo", "nano", "profile.name=../elsewhere", "'profile.name'"),
+        ("tepo", "nano", "suite.benchmarks.sum_6.samples=0", "unknown benchmark 'sum_6'. Did you mean 'sum6'?"),
+        ("tepo", "nano", "model.dtype=float8", "(got 'float8'). Did you mean 'float32'?"),
     ],
 )
 def test_a_mistake_is_named_with_its_mend(arm, profile, override, said):
@@ -52,6 +54,7 @@ def test_a_mistake_is_named_with_its_mend(arm, profile, override, said):
         compose_run(arm, profile, [override] if override else [])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert not str(caught.value).endswith("?.")
 
 
 MINE = "label: mine\nparent: tepo\nvaries: [objective.clip_high]\nobjective: {clip_high: 0.5}\n"
@@ -97,6 +100,13 @@ def test_a_wrong_arm_file_is_named(user_registry, files, said):
     with pytest.raises(ConfigError) as caught:
         compose_run("a", "nano")
     assert said in str(caught.value)
+
+
+def test_an_arm_is_not_offered_as_its_own_parent(user_registry):
+    user_registry(**{"experiments/arm/nopar": "label: a\nparent: nope\n"})
+    with pytest.raises(ConfigError, match="unknown parent 'nope'") as caught:
+        compose_run("nopar", "nano")
+    assert "nopar'?" not in str(caught.value)
 
 
 def test_an_arm_that_differs_outside_varies_is_refused_with_the_difference(user_registry):

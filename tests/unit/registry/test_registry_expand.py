@@ -163,8 +163,43 @@ search:
 @pytest.mark.parametrize(
     ("text", "overrides", "said"),
     [
-        ("{title: T, arms: [tepoo]}", [], "unknown arm 'tepoo'. Did you mean 'tepo'?"),
-        ("{title: T, arms: [tepo], profile: nan}", [], "unknown profile 'nan'. Did you mean 'nano'?"),
+        ("{title: T, arms: [tepoo]}", [], "mine.yaml: unknown arm 'tepoo'. Did you mean 'tepo'?"),
+        ("{title: T, arms: [tepo], parts: [{arms: [gspoo]}]}", [], "mine.yaml: unknown arm 'gspoo'. Did you mean"),
+        ("{title: T, arms: [tepo]}", ["arms=[tepoo]"], "arms=[tepoo]: unknown arm 'tepoo'. Did you mean 'tepo'?"),
+        ("{title: T, arms: [tepo]}", ["arms=[]"], "arms=[]: name at least one arm."),
+        ("{title: T, arms: [tepo], profile: nan}", [], "mine.yaml: unknown profile 'nan'. Did you mean 'nano'?"),
+        (
+            "{title: T, arms: [tepo], trainer: {steps: 6}}",
+            [],
+            "mine.yaml: 'trainer' is set on the runs: write overrides: {trainer.steps: ...}.",
+        ),
+        (
+            "{title: T, parts: [{arms: [tepo], model.dtype: float32}]}",
+            [],
+            "'model.dtype' is set on the runs: write overrides: {model.dtype: ...}.",
+        ),
+        (
+            "{title: T, arms: [tepo], axes: {objective.clip_low: [-1]}}",
+            ["trainer.steps=3"],
+            "mine.yaml: arm tepo, profile nano, with objective.clip_low=-1: 'objective.clip_low': must be at least 0",
+        ),
+        (
+            "{title: T, arms: [tepo]}",
+            ["axes={objective.clip_low: [-1]}"],
+            "mine.yaml with axes={objective.clip_low: [-1]}: arm tepo, profile nano, with objective.clip_low=-1: ",
+        ),
+        ("{title: T, arms: [tepo], overrides: {model: nope}}", [], "mine.yaml: model=nope: unknown model 'nope'."),
+        (
+            "{title: T, arms: [tepo], stop: reward/mean < 0.1}",
+            [],
+            """'stop': must be a list, such as [{when: "reward/mean < 0.1"}] (got""",
+        ),
+        (
+            "{title: T, arms: [tepo]}",
+            ["stop=[reward/mean < 0.1]"],
+            """'stop.0': must be a mapping, such as {when: "reward/mean < 0.1"} (got""",
+        ),
+        ("{title: T, arms: [tepo], parts: tepo}", [], "'parts': must be a list, such as [tepo] (got"),
         ("{title: T, armz: [tepo]}", [], "unknown key 'armz'. Did you mean 'arms'?"),
         ("{title: T}", [], "name at least one arm"),
         ("{title: T, arms: [tepo, tepo]}", [], "tepo stands more than once"),
@@ -196,6 +231,17 @@ def test_a_wrong_sweep_is_named_with_its_mend(sweep_file, text, overrides, said)
     with pytest.raises(ConfigError) as caught:
         runs_of(sweep_file(text), *overrides)
     assert said in str(caught.value)
+
+
+def test_a_wrong_override_is_not_told_at_the_sweeps_file(sweep_file):
+    path = sweep_file("{title: T, arms: [tepo], overrides: {objective.clip_high: 0.3}}")
+    with pytest.raises(ConfigError, match=r"^arm tepo, profile nano, with objective.clip_high=0.3 trainer.stps=3: "):
+        runs_of(path, "trainer.stps=3")
+
+
+def test_the_list_of_rules_that_a_mend_gives_is_taken(sweep_file):
+    path = sweep_file("{title: T, arms: [tepo]}")
+    assert load_sweep(path, ['stop=[{when: "reward/mean < 0.1"}]'])[0].stop[0].when == "reward/mean < 0.1"
 
 
 def test_a_sweep_anywhere_on_disk_and_in_a_users_registry(sweep_file, user_registry):

@@ -111,9 +111,31 @@ def test_which_report_shows_a_sweep(sweep_file):
     assert shown_by(path, load_sweep(path)[0]) == (path, [])
 
 
-def test_a_row_above_all_panels_without_its_arm_is_named():
-    with pytest.raises(ConfigError, match=r"^head, the rows above all panels: sweep panel-e has no arm 'tepo_no_kl'"):
+def test_an_override_that_takes_out_the_arm_of_a_row_is_named():
+    with pytest.raises(
+        ConfigError, match=r"^arms=\[tepo\]: arm 'tepo_no_kl', a row of head, the rows above all panels"
+    ):
         resolve_report(load_report("table3"), None, ["arms=[tepo]"])
+    with pytest.raises(ConfigError, match=r"^arms=\[tepo\]: arm 'tepo_kl_1', a row of panel 'a', is left out"):
+        resolve_report(load_report("table3"), None, ["arms=[tepo]"], panels=["a"])
+
+
+@pytest.mark.parametrize(
+    ("profile", "panel", "more", "said"),
+    [
+        ("nope", "{sweep: panel-e}", "", "unknown profile 'nope'. "),
+        ("nano", "{sweep: panel-e}", ", published: tabel3", "published: unknown table 'tabel3'. Did you mean 'table"),
+        ("nano", "{sweep: panel-f}", "", "panel 'a': unknown sweep 'panel-f'. Did you mean 'panel-e'?"),
+        ("nano", "{sweep: panel-e, arms: [gspo]}", "", "panel 'a': sweep panel-e has no arm 'gspo'."),
+        ("nano", "{sweep: panel-e, extra: [gspo]}", "", "panel 'a': sweep panel-e has no arm 'gspo'."),
+        ("nano", "{sweep: panel-e, labels: {tepoo: x}}", "", "panel 'a': labels: no row is of arm 'tepoo'. Did you"),
+    ],
+)
+def test_a_wrong_report_is_named_at_its_file(sweep_file, profile, panel, more, said):
+    path = sweep_file(f"{{title: T, profile: {profile}, panels: {{a: {panel}}}{more}}}")
+    with pytest.raises(ConfigError) as caught:
+        load_report(path)
+    assert str(caught.value).startswith(f"{path}: {said}")
 
 
 def test_mistakes_are_named():

@@ -15,7 +15,7 @@ from tepo_lab.errors import RecordError
 from tepo_lab.execute.lease import Lease
 from tepo_lab.report import scan
 from tepo_lab.report.best import alike, best
-from tepo_lab.report.lines import blocks
+from tepo_lab.report.lines import blocks, footnotes
 from tepo_lab.schema.record import append_line, read_lines
 from tests.leases import lease_of_another_machine
 
@@ -78,6 +78,31 @@ def test_a_collapse_of_some_seeds(home: SyntheticHome) -> None:
     (row,) = home.table().rows
     assert row.outcome == "collapsed at step 12 (1 of 3 seeds)"
     assert (row.seeds, row.steps, row.cells["greedy"].graded) == ((1, 2, 3), 20, 18)
+
+
+def test_a_collapse_names_its_rule(home: SyntheticHome) -> None:
+    for arm in ("plain", "masked", "cut"):
+        home.want(arm)
+    for seed, step in ((1, 12), (2, 12), (3, 9)):
+        home.run("plain", seed, right=RIGHT, steps=step, events=(collapsed(step),))
+    other = {"event": "collapsed", "step": 4, "rule": "actor/pg_loss is not finite"}
+    home.run("masked", 1, events=(collapsed(5),))
+    home.run("masked", 2, events=(other,))
+    home.run("cut", 1, right=RIGHT, events=(collapsed(31),))  # later than where it is read
+    table = home.table()
+    low, last = "reward/mean < 0.02", "actor/pg_loss is not finite"
+    assert [[(each.seed, each.step, each.rule) for each in row.collapses] for row in table.rows] == [
+        [(1, 12, low), (2, 12, low), (3, 9, low)],
+        [(1, 5, low), (2, 4, last)],
+        [],
+    ]
+    assert [line for line in footnotes(table) if line.startswith("Collapsed")] == [
+        f"Collapsed by the rule {low}: PLAIN seeds 1 2 at step 12; PLAIN seed 3 at step 9; MASKED seed 1 at step 5.",
+        f"Collapsed by the rule {last}: MASKED seed 2 at step 4.",
+    ]
+    plain, _, cut = table.to_dict()["rows"]
+    assert plain["collapses"][2] == {"seed": 3, "step": 9, "rule": low}
+    assert "collapses" not in cut
 
 
 def test_a_later_collapse_leaves_the_step_before_it(home: SyntheticHome) -> None:
