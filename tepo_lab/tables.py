@@ -43,12 +43,14 @@ class Resolved:
 def sweep_tables(home: Path, name: str, overrides: list[str]) -> tuple[list[Table], str]:
     """The tables that a sweep feeds, and the command that prints them again."""
     from tepo_lab.registry.expand import load_sweep
+    from tepo_lab.registry.locations import find, names
     from tepo_lab.registry.reports import load_report, shown_by
 
     sweep, _ = load_sweep(name, overrides)
-    # Arms of the caller's own choice fill no panel of the paper's.
-    own_arms = any(each.partition("=")[0] == "arms" for each in overrides)
-    report_name, panels = (name, []) if own_arms else shown_by(name, sweep)
+    report_name, panels = shown_by(name, sweep)
+    if any(each.partition("=")[0] == "arms" for each in overrides):
+        # Arms of the caller's own choice fill no panel of the paper's: a table of the sweep's own shows them.
+        report_name, panels = str(find("sweeps", name)) if name in names("reports") else name, []
     tables = tables_of(home, resolved_reports(home, report_name, overrides, panels=panels, profiles=sweep.profiles))
     options = [f"--panel {panel}" for panel in panels]
     shown = [shlex.quote(each) for each in overrides if not each.startswith("seeds=")]

@@ -3,6 +3,7 @@
 # ruff: noqa: I001 - the order of imports is the order of commands
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -31,6 +32,9 @@ NO_TELEMETRY = {
 #: A line longer than this repeats what somebody pasted.
 _LONGEST_LINE = 2000
 
+#: So much of a file's name that is too long tells which it is.
+_LONGEST_NAME = 100
+
 
 def main() -> None:
     """The `tepo-lab` command: a user's error is one line on standard error and exit code 2."""
@@ -44,6 +48,10 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            _fail(
+                f"{str(error.filename)[:_LONGEST_NAME]}: the name is too long for a file or folder; give a shorter one."
+            )
         from tepo_lab.execute.failures import machine_trouble
 
         said = machine_trouble(error)

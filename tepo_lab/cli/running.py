@@ -8,6 +8,7 @@ import typer
 
 from tepo_lab.cli.common import (
     HOME,
+    ExistingHome,
     Format,
     Home,
     ListFormat,
@@ -168,7 +169,7 @@ def status(
     names: Runs = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing them until all are over.")] = False,
     format: Format = ListFormat.text,
-    home: Home = HOME,
+    home: ExistingHome = HOME,
 ) -> None:
     """Show every run: its state, step, reward and time left.
 
@@ -203,7 +204,7 @@ def status(
 def why(
     names: Runs = None,
     format: Format = ListFormat.text,
-    home: Home = HOME,
+    home: ExistingHome = HOME,
 ) -> None:
     """Say why runs are not done, by cause, with the mend."""
     from tepo_lab.execute.chosen import chosen_folders
@@ -230,11 +231,15 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, as without --yes.")] = False,
     keep: Annotated[
         int | None,
-        typer.Option(min=0, help="Checkpoints kept of runs that are over.", show_default="trainer.keep_checkpoints"),
+        typer.Option(
+            min=0,
+            help="Checkpoints kept of runs that are over; without any a run takes no more steps.",
+            show_default="trainer.keep_checkpoints",
+        ),
     ] = None,
     unknown: Annotated[bool, typer.Option("--unknown", help="Also checkpoints of runs that no sweep has.")] = False,
     format: Format = ListFormat.text,
-    home: Home = HOME,
+    home: ExistingHome = HOME,
 ) -> None:
     """Show what could be removed, and with --yes remove it.
 

@@ -27,8 +27,8 @@ def grade_lines(file: Path, form: Form) -> Iterator[str]:
 
     Args: `file` holds JSON lines with `text` (a response, a string) and `answer` (the gold answer, a string or a
     number); "-" is standard input.
-    Raises `DataError` for a missing file, a closed standard input, a line that is no JSON object, or one without text
-    or answer.
+    Raises `DataError` for a missing or empty file, a closed standard input, a line that is no JSON object, or one
+    without text or answer.
     """
     if file == STANDARD_INPUT:
         # What Python has for a stream that was closed when it started.
@@ -39,6 +39,8 @@ def grade_lines(file: Path, form: Form) -> Iterator[str]:
         where, lines = str(file), numbered_json_lines(file)
     else:
         raise DataError(f"{file}: no such file; name a file of JSON lines with text and answer, or - to read them.")
+    if not lines:
+        raise DataError(f"{where}: holds no response; give one JSON object a line, with text and answer.")
     for number, row in lines:
         _check(row, f"{where}:{number}")
     remaining = (row for _, row in lines)
@@ -52,11 +54,12 @@ def _check(row: dict[str, Any], place: str) -> None:
     """Raises `DataError` unless the text is one and the answer is text or a finite number."""
     for key, kinds, must in (
         ("text", (str,), "a string"),
-        ("answer", (str, int, float), "a string or a finite number"),
+        ("answer", (str, int, float), "a string that is not blank, or a finite number"),
     ):
         value = row.get(key)
         if value is None:
             raise DataError(f"{place} has no {key!r}; every line needs text and answer.")
         is_kind = isinstance(value, kinds) and not isinstance(value, bool)
-        if not is_kind or (isinstance(value, float) and not math.isfinite(value)):
+        is_blank = key == "answer" and isinstance(value, str) and not value.strip()
+        if not is_kind or is_blank or (isinstance(value, float) and not math.isfinite(value)):
             raise DataError(f"{place} has {key!r}: {json.dumps(value)[:40]}; it must be {must}.")

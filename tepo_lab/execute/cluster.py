@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -60,9 +62,38 @@ def check_reachable(address: str) -> None:
         ) from None
 
 
+def check_before_start(address: str | None, pending: Iterable[Entry]) -> None:
+    """Raise `ResourceError` where Ray would be started, or joined, in vain.
+
+    Nothing answers at `address`; or, without one, a run asks for more than this machine has.
+    """
+    if address is not None:
+        check_reachable(address)
+        return
+    for each in pending:
+        check_fits(Cluster(((float(os.cpu_count() or 1), _own_gpus(each)),)), each)
+
+
+def _own_gpus(each: Entry) -> float:
+    """GPUs of this machine; 0 for a run that asks for none, since to look takes seconds."""
+    if not each.planned.spec.resources.gpus:
+        return 0.0
+    from torch.cuda import device_count
+
+    return float(device_count())
+
+
 def check_fits(cluster: Cluster, each: Entry) -> None:
-    """Raise `ResourceError`, with the numbers, for a run that asks for more than the cluster has."""
+    """Raise `ResourceError`, with the numbers, for a run that asks for more than the cluster has.
+
+    Learners without GPUs take a core each, however small the share that they ask for: each is a process that computes.
+    """
     asked = each.planned.spec.resources
+    if not asked.gpus and asked.learners > cluster.cpus:
+        raise ResourceError(
+            f"run {each.folder.name}: {asked.learners} learners without GPUs work on a core each, and there are "
+            f"{cluster.cpus:g}; set resources.learners={max(1, int(cluster.cpus))} or fewer."
+        )
     if cluster.slots(asked):
         return
     share, nodes = bundle(asked), len(cluster.nodes)

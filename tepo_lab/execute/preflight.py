@@ -80,7 +80,7 @@ def missing_data(specs: Iterable[RunSpec]) -> list[str]:
     return [
         f"{key}={path}: no such file or folder on this machine; tepo-lab run refuses it where it is missing."
         for path, key in named.items()
-        if not Path(path).expanduser().exists()
+        if not (Path(path).expanduser().is_file() or Path(path).expanduser().is_dir())
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tepo_lab.execute.cluster import check_supported
+from tepo_lab.execute.cluster import check_before_start, check_supported
 from tepo_lab.execute.cost_report import process_began, session_cost
 from tepo_lab.execute.executor import ClusterLostError, Executor
 from tepo_lab.execute.failures import retry_seconds
@@ -96,7 +96,10 @@ def run_sweep(
     Runs that another process holds are waited for, and taken over if it dies.
     Raises `ResourceError` when a run cannot fit, `ConfigError` for an unusable tracking URI; both before any trial.
     """
-    plan = _mended_plan(home, expansion, console)
+    plan = make_plan(home, [expansion])
+    if plan.pending:
+        check_before_start(address, plan.pending)
+    plan = _mended_plan(home, expansion, plan, console)
     for line in _other_rules(plan, expansion):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if all(each.action in ("skip", "blocked") for each in plan.entries):
@@ -148,9 +151,8 @@ def run_sweep(
         yield session
 
 
-def _mended_plan(home: Path, expansion: Expansion, console: Console) -> Plan:
+def _mended_plan(home: Path, expansion: Expansion, plan: Plan, console: Console) -> Plan:
     """The plan, with the runs' files that cannot be read, or lack a grade, set aside: evaluations are made again."""
-    plan = make_plan(home, [expansion])
     idle = [each for each in plan.entries if each.state != "running"]
     moved = [path for each in idle for path in set_aside_damaged(each.folder, each.planned.spec.suite)]
     stay = [each.folder.generations(step) for each in idle for step in sorted(marked_steps(each.folder))]

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from tepo_lab.schema.base import Strict
+from tepo_lab.schema.profile import not_too_long
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
@@ -54,4 +55,4 @@ class ArmInfo(Strict):
     def _plain_name(cls, name: str) -> str:
         if not NAME.fullmatch(name):
             raise ValueError("a name has lower-case letters, digits, '_', '-' and '.' only")
-        return name
+        return not_too_long(name)

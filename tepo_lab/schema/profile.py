@@ -7,13 +7,24 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tepo_lab.schema.base import NUMBER, Strict
 from tepo_lab.schema.objective import NonNegative, Positive
 
+#: Longest name: a run's folder is called ARM-PROFILE-sSEED-ID, and a file system takes 255 bytes.
+LONGEST_NAME = 100
+
+
+def not_too_long(name: str) -> str:
+    """The name as it is. Raises `ValueError` for one of more than `LONGEST_NAME` characters."""
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"a name has at most {LONGEST_NAME} characters, this one has {len(name)}")
+    return name
+
+
 #: Names that may become part of a folder's name.
-NAME = r"^[a-z0-9][a-z0-9_.-]*$"
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$"), AfterValidator(not_too_long)]
 
 #: Model paths that begin so name a checkpoint folder inside the package.
 _PACKAGE = "package:"
@@ -52,7 +63,7 @@ class Sizes(Strict):
 class ModelSpec(Strict):
     """A causal language model of transformers, by hub name or local folder."""
 
-    name: str = Field(pattern=NAME)
+    name: Name
     path: str = Field(
         min_length=1, description="hub name, local folder, or 'package:nano' for the model inside the package"
     )
@@ -185,7 +196,7 @@ class Benchmark(Strict):
 class Suite(Strict):
     """The benchmarks, in the order of the columns."""
 
-    name: str = Field(pattern=NAME)
+    name: Name
     max_new_tokens: Count
     seed: Seed = 0
     benchmarks: dict[str, Benchmark] = Field(min_length=1)
@@ -286,7 +297,7 @@ class Estimates(Strict):
 class ProfileInfo(Strict):
     """What a profile is called and the choices its arms take from it."""
 
-    name: str = Field(pattern=NAME)
+    name: Name
     label: str
     tepo_kl_coef: NonNegative = Field(description="beta of the TEPO arms for this model")
     estimates: Estimates

@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from tepo_lab.schema.base import NUMBER, Strict
-from tepo_lab.schema.profile import Benchmark, Count, Seed, Steps
+from tepo_lab.schema.profile import Benchmark, Count, Seed, Steps, not_too_long
 
 CONDITION = re.compile(
     r"\s*(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*"
@@ -38,6 +38,9 @@ class StopRule(Strict):
     def _readable(cls, when: str) -> str:
         if not (CONDITION.fullmatch(when) or re.fullmatch(r"\s*[\w/.-]+ is not finite\s*", when)):
             raise ValueError("write 'METRIC < NUMBER' (or <=, >, >=) or 'METRIC is not finite'")
+        match = CONDITION.fullmatch(when)
+        if match and not math.isfinite(float(match["limit"])):
+            raise ValueError(f"{match['limit']} is no finite number; to watch for those write 'METRIC is not finite'")
         return when
 
     @model_validator(mode="after")
@@ -167,7 +170,7 @@ class Search(Strict):
 class Sweep(Part):
     """What to run. One seed of every arm before the second of any."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$"), AfterValidator(not_too_long)]
     title: str = Field(min_length=1)
     profiles: tuple[str, ...] = Field(default=("nano",), alias="profile", min_length=1, description="a name or a list")
     seeds: tuple[Seed, ...] = Field(default=(1,), min_length=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import re
 from collections import Counter
@@ -97,7 +98,9 @@ def open_source(data: ChainData | DatasetData, *, key: str = "data") -> ProblemS
 
 def _problem(row: dict[str, Any], number: int, data: DatasetData, where: str) -> Problem:
     columns, place = data.columns, f"{where}: row {number}"
-    prompt, answer = (_text(_value(row, column, place)) for column in (columns.prompt, columns.answer))
+    prompt, answer = (
+        _text(_value(row, column, place), f"{place}: column {column!r}") for column in (columns.prompt, columns.answer)
+    )
     if columns.answer_pattern is not None:
         found = re.findall(columns.answer_pattern, answer)
         if not found:
@@ -105,7 +108,7 @@ def _problem(row: dict[str, Any], number: int, data: DatasetData, where: str) ->
                 f"{place}: {columns.answer_pattern!r} is not in its column {columns.answer!r}; mend "
                 "data.columns.answer_pattern, or set it to null where the column holds the bare answer."
             )
-        answer = found[-1].strip()
+        answer = _text(found[-1].strip(), f"{place}: what {columns.answer_pattern!r} finds in {columns.answer!r}")
     if columns.tolerance is not None and columns.tolerance not in row:
         raise DataError(f"{place} has no column {columns.tolerance!r}.{nearest(columns.tolerance, row)}")
     tolerance = row[columns.tolerance] if columns.tolerance else None
@@ -116,7 +119,10 @@ def _problem(row: dict[str, Any], number: int, data: DatasetData, where: str) ->
 
 
 def _value(row: dict[str, Any], column: str, place: str) -> Any:
-    """The value of a column, or of a place inside one. Raises `DataError` when there is none."""
+    """The value of a column, or of a place inside one; None where the column holds nothing.
+
+    Raises `DataError` when there is no such column.
+    """
     value: Any = row.get(column)
     if value is None and "." in column:
         value = row
@@ -127,15 +133,27 @@ def _value(row: dict[str, Any], column: str, place: str) -> Any:
                 value = value[int(part)]
             else:
                 value = None
-    if value is None:
+    if value is None and column not in row:
         raise DataError(f"{place} has no column {column!r}.{nearest(column, row)}")
     return value
 
 
-def _text(value: Any) -> str:
-    """A column's value as text: several answers with commas between them, whole numbers without a point."""
-    if isinstance(value, list):
-        return ", ".join(_text(each) for each in value)
+def _text(value: Any, what: str) -> str:
+    """A column's value as text: several answers with commas between them, whole numbers without a point.
+
+    Raises `DataError`, in which `what` names the value, for one that no response could ever equal.
+    """
+    if isinstance(value, list) and value and not any(isinstance(each, list) for each in value):
+        return ", ".join(_text(each, what) for each in value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value)
+    text = "" if value is None else str(value)
+    if isinstance(value, list | dict):
+        fault = f"is {text[:40]}, neither text nor a number nor a list of them"
+    elif not text.strip():
+        fault = "is empty"
+    elif isinstance(value, float) and not math.isfinite(value):
+        fault = f"is {value}, not a finite number"
+    else:
+        return text
+    raise DataError(f"{what} {fault}; mend the row, or name other columns in data.columns.")

@@ -32,7 +32,7 @@ def local_files(data: DatasetData) -> list[Path]:
     """
     place = Path(str(data.path)).expanduser()
     if not place.is_dir():
-        return [place] if place.exists() else []
+        return [place] if place.is_file() else []
     files = sorted(each for each in place.iterdir() if each.suffix in SUFFIXES)
     if len(files) > 1:
         return [file for file in files if data.split in re.split("[^a-z0-9]+", file.stem.lower())] or files
@@ -45,11 +45,16 @@ def local_rows(data: DatasetData, *, key: str = "data") -> list[dict[str, Any]]:
     Args: `key` of the setting, for messages. Raises `DataError` for a missing, empty or unreadable file or folder.
     """
     place = Path(str(data.path)).expanduser()
-    if not place.exists():
-        raise DataError(f"{place}: no such file or folder; set {key}.path to a .jsonl or .parquet file or a folder.")
     files = local_files(data)
-    if not files:
+    if not files and place.is_dir():
         raise DataError(f"{place}: the folder holds no .jsonl or .parquet file; set {key}.path to one that does.")
+    if not files:
+        what = "neither a file nor a folder" if place.exists() else "no such file or folder"
+        raise DataError(f"{place}: {what}; set {key}.path to a .jsonl or .parquet file or a folder.")
+    for file in files:
+        # A device has no end, and a pipe may never begin.
+        if not file.is_file():
+            raise DataError(f"{file}: not a file that can be read; take it out of the folder.")
     return [row for file in files for row in (_parquet_rows(file) if file.suffix == ".parquet" else json_lines(file))]
 
 
@@ -76,7 +81,7 @@ def json_objects(lines: Iterable[bytes], *, where: str) -> list[tuple[int, dict[
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            row = json.loads(line.decode("utf-8"))
+            row = json.loads(line.decode("utf-8-sig"))
             if not isinstance(row, dict):
                 raise DataError(f"{where}:{number} is not a JSON object; write one object a line.")
             rows.append((number, row))

@@ -158,6 +158,31 @@ def test_wrong_data(name, content, said, place, refusal):
     assert said in refusal("run", "panel-e", "data=gsm8k", f"data.path={given}")
 
 
+def test_a_pipe_is_no_data(place, refusal):
+    os.mkfifo(place / "f.jsonl")
+    assert "f.jsonl: neither a file nor a folder" in refusal("run", "panel-e", "data=gsm8k", "data.path=f.jsonl")
+    (place / "d").mkdir()
+    (place / "f.jsonl").rename(place / "d" / "f.jsonl")
+    assert "d/f.jsonl: not a file that can be read" in refusal("run", "panel-e", "data=gsm8k", "data.path=d")
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_names_that_no_folder_can_have(command, place, refusal, monkeypatch):
+    name = "a" * 101
+    (place / f"{name}.yaml").write_text("title: x\narms: [tepo]\n")
+    assert "'name': a name has at most 100 characters, this one has 101" in refusal(command, f"./{name}.yaml")
+    registry(place, monkeypatch, {f"experiments/arm/{name}": "label: A\nparent: tepo\n"})
+    assert "a name has at most 100 characters, this one has 101" in refusal(command, "panel-e", f"arms=[{name}]")
+
+
+def test_a_model_to_import_that_is_not_there(place, refusal, monkeypatch):
+    monkeypatch.setenv("HOME", str(place))
+    folder = place / ".cache" / "tepo-lab" / "models" / "smollm2-135m"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
+    assert "nope.gguf: no such file or folder" in refusal("model", "import", "nope.gguf")
+
+
 def test_data_of_another_size_than_the_benchmark_states(place, refusal):
     (place / "f.jsonl").write_text('{"problem": "1 + 1", "answer": "#### 2"}\n')
     assert "has 1 problems" in refusal(
@@ -244,9 +269,8 @@ def test_a_foreign_database_is_left_alone(place, capsys, monkeypatch):
     ],
 )
 def test_as_a_process_of_its_own(arguments, said, place):
-    code = "from tepo_lab.cli import main; main()"
     before = files(place)
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-m", "tepo_lab", *arguments], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert (done.stderr.startswith("tepo-lab: "), done.stderr.count("\n")) == (True, 1)
     assert said in done.stderr

@@ -7,6 +7,9 @@ LAUGHS = "&a0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"
 for depth in range(1, 7):
     LAUGHS = f"&a{depth} [{LAUGHS}" + f", *a{depth - 1}" * 9 + "]"
 
+#: Longer than any file system takes for the name of a file or folder.
+LONG = "x" * 300
+
 #: Faults on the command line: arguments, and what the line says.
 ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("run", "panel-f"), "unknown sweep 'panel-f'. Did you mean 'panel-e'?"),
@@ -105,6 +108,19 @@ ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("run", "panel-e", "resources.threads=100000"), "'resources.threads': must be at most 1024"),
     (("run", "panel-e", "resources.cpus=nan"), "'resources.cpus': must be a finite number"),
     (("run", "panel-e", "resources.cpus=0"), "resources.cpus"),
+    (("run", "panel-e", "resources.cpus=100000"), "asks for 100000 CPUs and 0 GPUs, there are"),
+    (("run", "panel-e", "resources.gpus=1000"), "asks for 1 CPUs and 1000 GPUs, there are"),
+    (("run", "panel-e", "resources.learners=100000"), "100000 learners without GPUs work on a core each"),
+    (("run", "panel-e", "--address", ""), "give host:port"),
+    (("run", "panel-e", "--address", "nowhere"), "give host:port"),
+    (("run", "panel-e", "--home", ""), "--home: the name is empty"),
+    (("run", "panel-e", "--home", "/proc/nope"), "/proc is not a folder that can be read and written"),
+    (("run", "panel-e", f"model.path={LONG}"), "the name is too long for a file or folder"),
+    (("plan", "panel-e", f"model.path={LONG}"), "the name is too long for a file or folder"),
+    (("run", "panel-e", "data=gsm8k", f"data.path={LONG}"), "the name is too long for a file or folder"),
+    (("run", "panel-e", "data=gsm8k", "data.path=/dev/zero"), "/dev/zero: neither a file nor a folder; set data.path"),
+    (("data", "check", "profile=smollm2-135m", f"data.path={LONG}.jsonl"), "the name is too long for a file or folder"),
+    (("grade", LONG), "the name is too long for a file or folder"),
     (("run", "panel-e", "resources.gpus=-1"), "resources.gpus"),
     (("run", "panel-e", "resources.device=tpu"), "resources.device"),
     (("run", "panel-e", "resources.max_retries=-1"), "resources.max_retries"),
@@ -157,6 +173,12 @@ ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("data", "frobnicate"), "See tepo-lab data --help"),
     (("audit", "."), "is a folder"),
     (("theory", "--seed", "-1"), "--seed"),
+    (("status", "--home", ""), "--home: the name is empty"),
+    (("status", "--home", "nohome"), "--home nohome: there is no such folder"),
+    (("why", "--home", "nohome"), "--home nohome: there is no such folder"),
+    (("clean", "--home", "nohome"), "--home nohome: there is no such folder"),
+    (("regrade", "--home", "nohome"), "--home nohome: there is no such folder"),
+    (("regrade", ""), "a run's name is empty"),
     (("status", "--home", "/dev/null"), "is not a folder that can be read"),
     (("status", "--home", "x" * 300), "is not a folder that can be read"),
     (("model", "build-nano", "."), "exists: name a folder that does not"),
@@ -214,6 +236,7 @@ SWEEPS = [
     ("title: x\narms: [tepo]\nparts: [{arms: []}]\n", "part 1 names no arm"),
     ("title: x\narms: [tepo]\nstop: [{when: 'reward/mean < 1e', for: 2}]\n", "METRIC < NUMBER"),
     ("title: x\narms: [tepo]\nstop: [{when: actor/grad_norm is not finite, for: 2}]\n", "leave out `for`"),
+    ("title: x\narms: [tepo]\nstop: [{when: reward/mean < 1e999}]\n", "1e999 is no finite number"),
     ("title: x\narms: [tepo]\nfeeds: [table9]\n", "unknown table 'table9'"),
     ("title: x\narms: [tepo]\nlabels: {tepoo: A}\n", "there is no arm 'tepoo' beside it"),
     ("title: x\narms: [tepo]\nsearch: {}\n", "key 'search.validation' is missing"),
@@ -264,6 +287,9 @@ REPORTS = [
 
 #: Faulty files of responses to grade.
 RESPONSES = [
+    (b"", "f.jsonl: holds no response"),
+    (b"\n \n", "f.jsonl: holds no response"),
+    (b'{"text": "a", "answer": " "}', "f.jsonl:1 has 'answer': \" \"; it must be a string that is not blank"),
     (b"{", "f.jsonl:1 is not JSON"),
     (b"[1]", "f.jsonl:1 is not a JSON object"),
     (b'{"text": "a"}', "f.jsonl:1 has no 'answer'"),
@@ -280,6 +306,11 @@ DATA = [
     ("f.jsonl", b"", "f.jsonl: holds no problem"),
     ("f.jsonl", b"{", "f.jsonl:1 is not JSON"),
     ("f.jsonl", b'{"text": "1+1"}\n', "f.jsonl: row 1 has no column"),
+    ("f.jsonl", b'{"problem": "1+1", "answer": null}\n', "f.jsonl: row 1: column 'answer' is empty"),
+    ("f.jsonl", b'{"problem": "1+1", "answer": " "}\n', "f.jsonl: row 1: column 'answer' is empty"),
+    ("f.jsonl", b'{"problem": "", "answer": "#### 2"}\n', "f.jsonl: row 1: column 'problem' is empty"),
+    ("f.jsonl", b'{"problem": "1+1", "answer": NaN}\n', "row 1: column 'answer' is nan, not a finite number"),
+    ("f.jsonl", b'{"problem": "1+1", "answer": [[2]]}\n', "row 1: column 'answer' is [[2]], neither text nor"),
     ("f.parquet", b"PAR1", "cannot be read as Parquet"),
     ("d/readme.txt", b"x", "the folder holds no"),
 ]

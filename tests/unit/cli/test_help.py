@@ -90,7 +90,7 @@ def test_what_only_reads_has_the_json_keys_that_help_names(capsys, monkeypatch, 
     assert all(key in told for key in json.loads(call(capsys, monkeypatch, "audit", "--format", "json").stdout))
     (first, *_) = json.loads(call(capsys, monkeypatch, "data", "check", "--format", "json").stdout)
     assert all(key in COMMANDS["data", "check"].epilog for key in first)
-    home = ("--home", str(tmp_path / "home"), "--format", "json")
+    home = ("--home", str(tmp_path), "--format", "json")
     assert json.loads(call(capsys, monkeypatch, "status", *home).stdout) == {"states": {}, "runs": []}
     assert json.loads(call(capsys, monkeypatch, "why", *home).stdout) == []
     assert set(json.loads(call(capsys, monkeypatch, "ls", "--format", "json").stdout)) == {

@@ -46,3 +46,26 @@ def test_responses_that_are_piped_in_are_graded(line: str, code: int, capsys, mo
         assert "standard input:1 has 'text': 1; it must be a string" in done.stderr
     else:
         assert json.loads(done.stdout)["correct"] == 1
+
+
+def test_a_model_that_was_there_already_says_that_the_source_was_not_read(capsys, monkeypatch, tmp_path: Path) -> None:
+    from tepo_lab.train.model_import import Imported
+
+    there = Imported(tmp_path, "0" * 64, is_new=False)
+    monkeypatch.setattr("tepo_lab.train.model_import.import_model", lambda *given, **named: there)
+    source = tmp_path / "empty.jsonl"
+    source.touch()
+    done = call(capsys, monkeypatch, "model", "import", str(source))
+    assert (done.code, f"(was there already; {source} was not read)" in done.stdout) == (0, True)
+
+
+def test_the_usual_home_need_not_be_there_yet(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("status", "why", "clean", "regrade"):
+        assert call(capsys, monkeypatch, command).code == 0
+    monkeypatch.setenv("TEPO_LAB_HOME", "nohome")
+    done = call(capsys, monkeypatch, "status")
+    assert (done.code, done.stderr) == (
+        2,
+        "tepo-lab: --home nohome: there is no such folder; name one that tepo-lab run has made.\n",
+    )

@@ -42,8 +42,13 @@ def test_how_many_runs_fit_at_once(cluster, resources, slots):
         (ONE_NODE, ("resources.cpus=3",), "asks for 3 CPUs and 0 GPUs, there are 2 and 0;"),
         (
             ONE_NODE,
-            ("resources.cpus=16", "resources.learners=8"),
-            "asks for 16 CPUs and 0 GPUs for 8 learners (2 and 0 each), there are 2 and 0;",
+            ("resources.cpus=16", "resources.learners=2"),
+            "asks for 16 CPUs and 0 GPUs for 2 learners (8 and 0 each), there are 2 and 0;",
+        ),
+        (
+            ONE_NODE,
+            ("resources.learners=3",),
+            "3 learners without GPUs work on a core each, and there are 2; set resources.learners=2 or fewer.",
         ),
         (
             TWO_GPU_NODES,

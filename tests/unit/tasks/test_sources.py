@@ -138,3 +138,33 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("no")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         open_source(data(tmp_path / "x.parquet"))
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", ROWS)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert answers(data(path)) == ["2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([], "is \\[\\], neither"),
+        (["2", None], "is empty"),
+        ({"a": 2}, "is {'a': 2}, neither"),
+        (float("inf"), "is inf, not a finite number"),
+        (["2", float("nan")], "is nan, not a finite number"),
+    ],
+)
+def test_an_answer_that_no_response_could_equal_is_refused(answer, said, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [*ROWS, {"problem": "3+3?", "answer": answer}])
+    with pytest.raises(DataError, match=f"x.jsonl: row 3: column 'answer' {said}"):
+        open_source(data(path))
+
+
+def test_a_pattern_that_finds_nothing_but_spaces_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [{"problem": "q", "answer": "#### "}])
+    with pytest.raises(
+        DataError, match="row 1: what '####(.*)' finds in 'answer' is empty".replace("(.*)", r"\(\.\*\)")
+    ):
+        open_source(data(path, answer_pattern="####(.*)"))

@@ -1,0 +1,20 @@
+"""Which table shows a sweep that was run."""
+
+from __future__ import annotations
+
+from tepo_lab.execute.plan import make_plan
+from tepo_lab.execute.prepare import prepare_folder
+from tepo_lab.registry.expand import expand, load_sweep
+from tepo_lab.tables import sweep_tables
+
+
+def test_arms_of_ones_own_choice_have_a_table_of_the_sweeps_own(tmp_path):
+    overrides = ["profile=nano", "arms=[tepo]", "seeds=[1]"]
+    for each in make_plan(tmp_path, [expand(*load_sweep("table3", overrides))]).entries:
+        prepare_folder(each)
+    ((table,), command) = sweep_tables(tmp_path, "table3", overrides)
+    assert [row.label for row in table.rows] == ["TEPO"]
+    assert command.endswith("sweeps/table3.yaml profile=nano 'arms=[tepo]'")
+    ((paper,), command) = sweep_tables(tmp_path, "table3", ["profile=nano", "seeds=[1]"])
+    assert len(paper.rows) > 20
+    assert command == "tepo-lab report table3 profile=nano"
