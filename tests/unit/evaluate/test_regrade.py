@@ -199,7 +199,7 @@ def test_a_line_without_an_answer_is_refused(tmp_path: Path) -> None:
     [
         (
             '{"text": "x", "answer": true}',
-            r"answers\.jsonl:3 has 'answer': true; it must be a string or a finite number",
+            r"answers\.jsonl:3 has 'answer': true; it must be a string that is not blank, or a finite number",
         ),
         ('{"text": NaN, "answer": "5"}', "jsonl:3 has 'text': NaN; it must be a string"),
         ('{"text": 1, "answer": "5"}', "jsonl:3 has 'text': 1; it must be a string"),
