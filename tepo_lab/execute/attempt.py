@@ -93,9 +93,11 @@ class Attempt:
 
         Returns the run, or None where nothing is left to do: another process has finished it, or gone past it.
         """
-        self.lease = Lease(self.folder).__enter__()
+        session = self.config["session"]
+        self.lease = Lease(self.folder, session).__enter__()
         # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
-        time.sleep(retry_seconds(begin_attempt(self.folder, self.config["session"])))
+        time.sleep(retry_seconds(begin_attempt(self.folder, session)))
+        self._check_lease()
         asked = self._asked()
         if asked is None or not begin(self.folder, asked):
             end_attempt(self.folder)

@@ -185,7 +185,7 @@ class Executor:
         watcher = threading.Thread(target=loop, name="watcher", daemon=True)
         watcher.start()
         try:
-            prepare(self.home, pending, drafts_in(storage))
+            prepare(pending, drafts_in(storage))
             with interrupt:
                 for group in _same_resources(pending):
                     self._fit(group, stop, expansion.sweep.search, storage)
@@ -209,7 +209,8 @@ class Executor:
         from tepo_lab.execute.search import scheduler
         from tepo_lab.execute.trainable import Ends, Quiet, TrialTrainable
 
-        resources, ends = pending[0].planned.spec.resources, Ends()
+        resources = pending[0].planned.spec.resources
+        ends = Ends(resources.learners)
         several, steps = resources.learners > 1, max(each.planned.spec.steps for each in pending)
         tuner = tune.Tuner(
             # Several learners bring their own placement group; the process that waits for them takes nothing, which

@@ -14,7 +14,6 @@ from typing import Any
 from tepo_lab.errors import is_machine_failure
 from tepo_lab.execute.attempt import Attempt
 from tepo_lab.execute.failures import end_attempt, log_error, record_user_failure
-from tepo_lab.schema.lease import is_held
 from tepo_lab.schema.profile import Resources
 from tepo_lab.schema.record import RunFolder
 
@@ -59,9 +58,6 @@ def run_with_learners(config: dict[str, Any]) -> None:
     except TrainingFailedError as error:
         failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
         users = [failures[rank] for rank in sorted(failures) if not is_lost_peer(failures[rank])]
-        if is_held(folder):
-            # What another process that has taken the run over did to its records is no failure of this one.
-            return
         if not users or any(is_machine_failure(failure) for failure in failures.values()):
             raise
         record_user_failure(folder, users[0])

@@ -24,9 +24,12 @@ class LeaseHeldError(RecordError):
 
 
 class Lease:
-    """Holds a run while in use as a context manager. Raises `LeaseHeldError` when another living process holds it."""
+    """Holds a run while in use as a context manager. Raises `LeaseHeldError` when another living process holds it.
 
-    def __init__(self, folder: RunFolder) -> None:
+    Args: `session` of whoever holds it, by which others of that session know it for their own.
+    """
+
+    def __init__(self, folder: RunFolder, session: str | None = None) -> None:
         self.folder = folder
         self._stopped = threading.Event()
         self._renewed = 0.0
@@ -36,6 +39,7 @@ class Lease:
             "pid": os.getpid(),
             "born": birth(os.getpid()),
             "token": uuid.uuid4().hex,
+            "session": session,
         }
         self._thread = threading.Thread(target=self._beat, name=f"lease {folder.name}", daemon=True)
 
@@ -116,8 +120,8 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            if self._is_lost():
-                return
-            # A full disk takes no heartbeat; the next may find room again.
+            # A full disk takes no heartbeat, nor a process without a file left to open; the next may do better.
             with suppress(OSError):
+                if self._is_lost():
+                    return
                 self._write(self.folder.lease_file)

@@ -128,7 +128,7 @@ def _at_rest(folder: RunFolder, spec: RunSpec, events: Events, steps: int, *, ov
 
     Args: `steps` that it has behind it; `over`, whether it has nothing left to do.
     """
-    last: Mapping[str, Any] = _end_or_last(events) if over else events[-1] if events else {"event": None}
+    last: Mapping[str, Any] = events[-1] if events else {"event": None}
     # A run that once went further may have all that is asked, whatever became of its end.
     fault = None if over else fault_at_end(folder, events, spec.steps, generations_of(spec.suite))
     if fault is not None and fault.is_lost:
@@ -158,23 +158,12 @@ def _is_over(folder: RunFolder, spec: RunSpec, events: Events) -> bool:
     That is: stopped by a search, collapsed and evaluated there, or complete with every evaluation it was asked for. One
     on the way that was made, and whose file is damaged or gone since, is not waited for.
     """
-    last = _end_or_last(events)
+    last: Mapping[str, Any] = events[-1] if events else {"event": None}
     if last["event"] == "collapsed":
         return last["step"] in evaluated_in_full(folder, spec.suite, events)
     if last["event"] == "complete":
         return not lacking_evaluations(folder, spec, events)
     return bool(last["event"] == "stopped")
-
-
-def _end_or_last(events: Events) -> Mapping[str, Any]:
-    """The event that ended the run, else its last one.
-
-    An attempt that failed before it went on from the end has changed nothing of it; nor has grading again.
-    """
-    last = next((event for event in reversed(events) if event["event"] not in ("failed", "evaluated")), None)
-    if last is not None and last["event"] in ("complete", "collapsed", "stopped"):
-        return last
-    return events[-1] if events else {"event": None}
 
 
 def fault_at_end(folder: RunFolder, events: Events, steps: int, generations: int | None) -> EndFault | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -9,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.lease import Lease, LeaseHeldError
 from tepo_lab.execute.ledger import Entry, has_work, keeps_something
 from tepo_lab.execute.provenance import going_on, provenance, tells_other
 from tepo_lab.registry.difference import flatten
-from tepo_lab.registry.expand import Expansion, PlannedRun
+from tepo_lab.registry.expand import Expansion
 from tepo_lab.registry.identity import IDENTITY_VERSION
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.record import RunFolder, write_json
@@ -25,17 +25,17 @@ def drafts_in(scratch: Path) -> Path:
     return scratch / "drafts"
 
 
-def prepare(home: Path, pending: Sequence[Entry], drafts: Path) -> None:
-    """Write what is asked of each run to run.json, and to `drafts`, from where the run itself takes it when it begins.
+def prepare(pending: Sequence[Entry], drafts: Path) -> None:
+    """Write what is asked of each run to `drafts`, from where the run itself takes it when it begins.
 
-    Another session may have taken a run since the plan was made, or take it before it begins here: its run.json is left
-    to that one, and the draft says what this session asked for.
+    That is the run.json of a run that has none. The others keep theirs until they go on: another session may have one.
     """
     for each in pending:
-        draft = draft_of(home, each.planned, each.folder)
-        write_json(draft_file(drafts, each.folder), draft)
-        with suppress(LeaseHeldError), Lease(each.folder):
-            begin(each.folder, draft)
+        draft = draft_file(drafts, each.folder)
+        write_json(draft, draft_of(each))
+        each.folder.path.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.link(draft, each.folder.run_file)
 
 
 def draft_file(drafts: Path, folder: RunFolder) -> Path:
@@ -45,12 +45,13 @@ def draft_file(drafts: Path, folder: RunFolder) -> Path:
 
 def prepare_folder(each: Entry) -> None:
     """Write run.json of a run that nobody else can have."""
-    home = each.folder.path.parent.parent
-    write_run(each.folder, draft_of(home, each.planned, each.folder))
+    write_run(each.folder, draft_of(each))
 
 
-def draft_of(home: Path, planned: PlannedRun, folder: RunFolder) -> dict[str, Any]:
-    """What a session asks of a run, as run.json holds it, with the software and the command that ask."""
+def draft_of(each: Entry) -> dict[str, Any]:
+    """What a session asks of a run, as the run.json of one that begins: with the software and the command that ask."""
+    planned, folder = each.planned, each.folder
+    home = folder.path.parent.parent
     # A trial has a working folder of its own, on whatever node it runs.
     spec = planned.spec.with_absolute_paths()
     return {
@@ -58,6 +59,7 @@ def draft_of(home: Path, planned: PlannedRun, folder: RunFolder) -> dict[str, An
         "family": planned.family,
         "identity_version": IDENTITY_VERSION,
         "name": folder.name,
+        "created": time.time(),
         "spec": spec.model_dump(mode="json"),
         "provenance": provenance(home, spec),
     }
@@ -75,7 +77,7 @@ def write_run(folder: RunFolder, draft: Mapping[str, Any]) -> None:
     """Write run.json, anew when the run goes on: its extent, the software and the command may be others."""
     before = _before(folder)
     made_with = _made_with(dict(draft["provenance"]), before, keeps=keeps_something(folder))
-    created = before.get("created") or time.time()
+    created = before.get("created") or draft["created"]
     folder.path.mkdir(parents=True, exist_ok=True)
     write_json(folder.run_file, {**draft, "created": created, **made_with})
 

@@ -73,8 +73,9 @@ def status_of(folder: RunFolder) -> Status:
     state, detail = _state(folder, events, steps, generations_of(spec.get("suite")))
     metrics = tail(folder.metrics_file, 1 if state in _OVER else PACE_STEPS)
     step = max([int(each.get("step") or 0) for each in (*events[-3:], *metrics[-1:])], default=0)
-    if state in ("complete", "collapsed") and metrics and metrics[-1].get("step", 0) < events[-1].get("step", 0):
-        lacking = f"metrics.jsonl ends at step {metrics[-1].get('step')}"
+    recorded = metrics[-1].get("step", 0) if metrics else 0
+    if state in ("complete", "collapsed") and recorded < events[-1].get("step", 0):
+        lacking = f"metrics.jsonl ends at step {recorded}"
         detail = f"{detail}; {lacking}" if detail else lacking
     left = None
     if state not in _OVER:

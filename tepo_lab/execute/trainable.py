@@ -6,7 +6,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,7 +15,7 @@ from typing import Any
 from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
 
-from tepo_lab.errors import is_machine_failure
+from tepo_lab.errors import RecordError, is_machine_failure
 from tepo_lab.execute.attempt import Attempt
 from tepo_lab.execute.failures import (
     end_attempt,
@@ -23,7 +23,8 @@ from tepo_lab.execute.failures import (
     record_machine_failure,
     record_user_failure,
 )
-from tepo_lab.execute.lease import Lease, LeaseHeldError
+from tepo_lab.execute.lease import Lease
+from tepo_lab.schema.lease import read_lease
 from tepo_lab.schema.record import RunFolder, append_line
 
 
@@ -37,10 +38,12 @@ class Quiet(TrialProgressCallback):  # type: ignore[misc]
 class Ends(tune.Callback):  # type: ignore[misc]
     """What the driver does as trials end: it records what only Tune knows, and forgets what Tune would keep of each.
 
-    Each end is recorded at once: a while later the driver may be dead, or the run another session's.
+    Each end is recorded at once: a while later the driver may be dead, or the run another session's. Args: `learners`
+    of a trial; of several, which work on until Tune has ended them, a stop is recorded when all trials are over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, learners: int = 1) -> None:
+        self._learners = learners
         self._untold: list[Callable[[], None]] = []
 
     def on_trial_complete(self, *, trial: Any, **told: Any) -> None:
@@ -54,12 +57,19 @@ class Ends(tune.Callback):  # type: ignore[misc]
 
     def stopped(self, trial: Any, step: int) -> None:
         """Record that a search has ended a run."""
-        self._tell(partial(_record_stop, trial, step))
+        write = partial(_record_stop, trial, step)
+        if self._learners > 1:
+            self._untold.append(write)
+        else:
+            self._tell(write)
 
     def tell_rest(self) -> None:
         """Record what could not be recorded when it happened. Raises `OSError` where it still cannot."""
-        while self._untold:
-            self._untold.pop(0)()
+        untold, self._untold = self._untold, []
+        for write in untold:
+            self._tell(write)
+        if self._untold:
+            self._untold[0]()
 
     def _tell(self, write: Callable[[], None]) -> None:
         try:
@@ -80,9 +90,13 @@ def _record_stop(trial: Any, step: int) -> None:
 def _record_failure(trial: Any) -> None:
     # Tune keeps its own errors, which are no exceptions of the trial's, as text.
     error = trial.get_pickled_error() or RuntimeError(trial.get_error() or "Tune gave it up without a word")
-    # Who holds the run goes on with it: another session, or a process that is only out of reach.
-    with suppress(LeaseHeldError), Lease(_folder(trial)):
-        record_machine_failure(_folder(trial), error)
+    folder = _folder(trial)
+    held = read_lease(folder.lease_file)
+    # A lease of this very session is of the process that has died, on a node where nobody can look for it.
+    is_ours = held is not None and held.owner.get("session") == trial.config["session"]
+    # Who else holds the run goes on with it; damaged events are told of when the runs are over.
+    with suppress(RecordError), nullcontext() if is_ours else Lease(folder):
+        record_machine_failure(folder, error)
 
 
 def _forget_results(trial: Any) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 def differences(last: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     """What differs: of commit, diff, versions, hardware, model, data, device, and resources other than the device.
 
-    Nothing else of a provenance counts, nor what only one of them tells of: an earlier release may not have asked.
+    Nothing else of a provenance counts, nor does a value in these that only one of them has: an earlier release may not
+    have asked for it.
     """
     found = {key for key in ("commit", "diff") if last.get(key) != now.get(key)}
     found |= {key for key in ("versions", "hardware", "model", "data") if differs(last.get(key), now.get(key))}

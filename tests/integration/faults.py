@@ -228,13 +228,12 @@ def wait_for(condition: Callable[[], bool], driver: Driver, seconds: float = 120
 
 
 def holder(folder: RunFolder) -> int | None:
-    """The living process of Ray's that holds the run; before the run begins its driver does for a moment."""
+    """The living process that holds the run."""
     try:
         pid = int(json.loads(folder.lease_file.read_text())["pid"])
-        is_rays = Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::")
     except (OSError, ValueError, KeyError):
         return None
-    return pid if is_rays and is_held(folder) else None
+    return pid if is_held(folder) else None
 
 
 def trial_process(folders: Iterable[RunFolder]) -> int | None:

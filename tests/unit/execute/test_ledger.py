@@ -130,16 +130,6 @@ def test_a_complete_run_without_the_checkpoint_of_its_end_is_not_gone_on_with(tm
     assert (entry(tmp_path, run).state, entry(tmp_path, longer).action) == ("complete", "blocked")
 
 
-def test_an_attempt_that_failed_before_it_went_on_from_the_end_leaves_a_run_done(tmp_path, run):
-    found = completed(tmp_path, run)
-    add(found, "failed", 4, kind="user", error="no checkpoint")
-    longer = planned(compose_run("tepo", "nano", ("trainer.steps=9",), seed=1))
-    assert [entry(tmp_path, each).state for each in (run, longer)] == ["complete", "failed"]
-    add(found, "resumed", 4)
-    add(found, "failed", 4, kind="user", error="no such thing")
-    assert entry(tmp_path, run).state == "failed"
-
-
 def test_a_collapsed_run_is_a_result_and_not_run_again(tmp_path, run):
     found = entry(tmp_path, run)
     prepare_folder(found)

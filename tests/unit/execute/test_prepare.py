@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 
 from tepo_lab.execute.attempt import Attempt
-from tepo_lab.execute.lease import Lease
 from tepo_lab.execute.ledger import entry
 from tepo_lab.execute.prepare import prepare
 from tepo_lab.registry.expand import planned
@@ -14,7 +13,7 @@ from tepo_lab.registry.expand import planned
 def session(home, spec, name):
     """What a session that wants a run writes before it begins, and its trial."""
     each = entry(home, planned(spec))
-    prepare(home, [each], home / name)
+    prepare([each], home / name)
     config = {"folder": str(each.folder.path), "drafts": str(home / name), "stop": [], "search": None, "session": name}
     return Attempt(config)
 
@@ -38,7 +37,6 @@ def test_each_session_gets_the_steps_that_it_asks_for(small_run):
     longer, _ = small_run("tepo", "trainer.steps=4")
     home = folder.path.parent.parent
     first, second = session(home, spec, "first"), session(home, longer, "second")
-    assert folder.run()["spec"]["trainer"]["steps"] == 4
     assert finish(first)
     assert folder.run()["spec"]["trainer"]["steps"] == 2
     assert steps_and_evaluations(folder) == ([1, 2], [2])
@@ -59,14 +57,16 @@ def test_a_run_that_another_session_has_taken_past_what_is_asked_is_left_to_it(s
     assert entry(home, planned(spec)).state == "past"
 
 
-def test_a_run_that_somebody_holds_keeps_its_run_file(small_run):
-    _, folder = small_run("tepo", "trainer.steps=2")
-    longer, _ = small_run("tepo", "trainer.steps=4")
+def test_a_run_file_is_written_before_the_run_begins_where_there_is_none(small_run):
+    longer, folder = small_run("tepo", "trainer.steps=4")
     each = entry(folder.path.parent.parent, planned(longer))
     folder.run_file.write_bytes(b"{}")
-    with Lease(folder):
-        prepare(folder.path.parent.parent, [each], folder.path / "drafts")
+    prepare([each], folder.path / "drafts")
     assert folder.run_file.read_bytes() == b"{}"
+    folder.run_file.unlink()
+    prepare([each], folder.path / "drafts")
+    assert folder.run()["spec"]["trainer"]["steps"] == 4
+    assert (folder.run()["id"], folder.run()["created"] > 0) == (each.planned.run_id, True)
 
 
 def test_a_trial_whose_session_is_over_does_nothing(small_run):

@@ -15,6 +15,7 @@ from tepo_lab.execute.lease import Lease
 from tepo_lab.execute.trainable import Ends, TrialTrainable
 from tepo_lab.schema.lease import is_held
 from tepo_lab.tasks.hub import HubUnreachableError
+from tests.leases import lease_of_another_machine
 from tests.trial_config import trial_config
 
 
@@ -43,7 +44,10 @@ def failed_trial(folder, error):
     """A trial of Tune that is not tried again, as Tune tells of it."""
     kept = SimpleNamespace(metric_analysis={}, metric_n_steps={}, last_result={})
     return SimpleNamespace(
-        config={"folder": str(folder.path)}, run_metadata=kept, get_pickled_error=error, get_error=lambda: None
+        config={"folder": str(folder.path), "session": "one"},
+        run_metadata=kept,
+        get_pickled_error=error,
+        get_error=lambda: None,
     )
 
 
@@ -61,6 +65,31 @@ def test_a_failure_is_recorded_when_it_happens_but_never_over_another_sessions_r
     assert len(folder.events()) == 1
 
 
+def test_a_process_that_died_on_another_node_has_failed_though_its_lease_is_fresh(small_run):
+    _, folder = small_run("tepo", "trainer.steps=1")
+    trial = failed_trial(folder, lambda: MemoryError("no memory left"))
+    for session in ("another", "one"):
+        lease_of_another_machine(folder, age=1, session=session)
+        Ends().on_trial_error(trial=trial)
+        assert len(folder.events()) == (session == "one")
+
+
+def test_damaged_events_do_not_end_the_other_runs(small_run):
+    _, folder = small_run("tepo", "trainer.steps=1")
+    folder.events_file.write_bytes(b"garbage\n{}\n")
+    Ends().on_trial_error(trial=failed_trial(folder, lambda: MemoryError("no memory left")))
+    assert folder.events_file.read_bytes() == b"garbage\n{}\n"
+
+
+def test_several_learners_work_on_until_tune_has_ended_them(small_run):
+    _, folder = small_run("tepo", "trainer.steps=1")
+    ends = Ends(learners=2)
+    ends.stopped(failed_trial(folder, None), 2)
+    assert folder.events() == []
+    ends.tell_rest()
+    assert [event["event"] for event in folder.events()] == ["stopped"]
+
+
 def test_what_a_full_disk_does_not_take_is_recorded_when_the_others_are_over(small_run, monkeypatch):
     _, folder = small_run("tepo", "trainer.steps=1")
     ends, trial = Ends(), failed_trial(folder, lambda: MemoryError("no memory left"))
@@ -76,7 +105,7 @@ def test_what_a_full_disk_does_not_take_is_recorded_when_the_others_are_over(sma
         with pytest.raises(OSError, match="No space left"):
             ends.tell_rest()
     ends.tell_rest()
-    assert [event["event"] for event in folder.events()] == ["stopped"]
+    assert [event["event"] for event in folder.events()] == ["failed", "stopped"]
 
 
 def test_the_driver_forgets_the_results_of_ended_trials(tmp_path, capsys):
