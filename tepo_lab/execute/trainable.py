@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 from ray import tune
@@ -74,8 +73,8 @@ class Ends(tune.Callback):  # type: ignore[misc]
     def _tell(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except (OSError, EOFError, UnpicklingError):
-            # Of a full disk, which may have room when the other runs are over; Tune's file of the failure is cut off.
+        except OSError:
+            # Of a full disk, say, which may have room when the other runs are over.
             self._untold.append(write)
 
 
@@ -88,8 +87,10 @@ def _record_stop(trial: Any, step: int) -> None:
 
 
 def _record_failure(trial: Any) -> None:
-    # Tune keeps its own errors, which are no exceptions of the trial's, as text.
-    error = trial.get_pickled_error() or RuntimeError(trial.get_error() or "Tune gave it up without a word")
+    # What Tune hands out of a failure is a copy that it makes later.
+    file = Path(trial.error_file) if trial.error_file else None
+    said = file.read_text(errors="replace") if file is not None and file.exists() else ""
+    error = RuntimeError(said.strip() or "Tune gave it up without a word")
     folder = _folder(trial)
     held = read_lease(folder.lease_file)
     # A lease of this very session is of the process that has died, on a node where nobody can look for it.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
-from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
+from ray.train._internal.storage import StorageContext
 from ray.tune.experiment import Trial
 from ray.tune.registry import register_trainable
 
 from tepo_lab.execute.lease import Lease
 from tepo_lab.execute.trainable import Ends, TrialTrainable
 from tepo_lab.schema.lease import is_held
+from tepo_lab.schema.record import RunFolder
 from tepo_lab.tasks.hub import HubUnreachableError
 from tests.leases import lease_of_another_machine
 from tests.trial_config import trial_config
@@ -40,59 +41,64 @@ def config(small_run):
     return trial_config(spec, folder), folder
 
 
-def failed_trial(folder, error):
-    """A trial of Tune that is not tried again, as Tune tells of it."""
-    kept = SimpleNamespace(metric_analysis={}, metric_n_steps={}, last_result={})
-    return SimpleNamespace(
-        config={"folder": str(folder.path), "session": "one"},
-        run_metadata=kept,
-        get_pickled_error=error,
-        get_error=lambda: None,
-    )
+@pytest.fixture
+def failed(tmp_path, monkeypatch):
+    """Makes the trial of a run, as Tune has it when it has failed for the last time."""
+    monkeypatch.setattr(StorageContext, "_get_session_path", lambda storage: str(tmp_path / "session"))
+    register_trainable("trial", TrialTrainable)
+
+    def make(folder):
+        storage = StorageContext(str(tmp_path / "storage"), "sweep", trial_dir_name=folder.name)
+        trial = Trial("trial", config={"folder": str(folder.path), "session": "one"}, storage=storage)
+        trial.init_local_path()
+        trial.handle_error(RuntimeError("The actor died.\nno memory left"))
+        return trial
+
+    return make
 
 
-def test_a_failure_is_recorded_when_it_happens_but_never_over_another_sessions_run(small_run):
+def test_a_failure_is_recorded_when_it_happens_but_never_over_another_sessions_run(small_run, failed):
     _, folder = small_run("tepo", "trainer.steps=1")
-    ends, trial = Ends(), failed_trial(folder, lambda: MemoryError("no memory left"))
+    ends, trial = Ends(), failed(folder)
     with Lease(folder):
         ends.on_trial_error(trial=trial)
         ends.tell_rest()
     assert folder.events() == []
     ends.on_trial_error(trial=trial)
-    (failed,) = folder.events()
-    assert (failed["event"], failed["kind"], failed["error"]) == ("failed", "machine", "no memory left")
+    (told,) = folder.events()
+    assert (told["event"], told["kind"], told["error"]) == ("failed", "machine", "no memory left")
     ends.tell_rest()
     assert len(folder.events()) == 1
 
 
-def test_a_process_that_died_on_another_node_has_failed_though_its_lease_is_fresh(small_run):
+def test_a_process_that_died_on_another_node_has_failed_though_its_lease_is_fresh(small_run, failed):
     _, folder = small_run("tepo", "trainer.steps=1")
-    trial = failed_trial(folder, lambda: MemoryError("no memory left"))
+    trial = failed(folder)
     for session in ("another", "one"):
         lease_of_another_machine(folder, age=1, session=session)
         Ends().on_trial_error(trial=trial)
         assert len(folder.events()) == (session == "one")
 
 
-def test_damaged_events_do_not_end_the_other_runs(small_run):
+def test_damaged_events_do_not_end_the_other_runs(small_run, failed):
     _, folder = small_run("tepo", "trainer.steps=1")
     folder.events_file.write_bytes(b"garbage\n{}\n")
-    Ends().on_trial_error(trial=failed_trial(folder, lambda: MemoryError("no memory left")))
+    Ends().on_trial_error(trial=failed(folder))
     assert folder.events_file.read_bytes() == b"garbage\n{}\n"
 
 
-def test_several_learners_work_on_until_tune_has_ended_them(small_run):
+def test_several_learners_work_on_until_tune_has_ended_them(small_run, failed):
     _, folder = small_run("tepo", "trainer.steps=1")
     ends = Ends(learners=2)
-    ends.stopped(failed_trial(folder, None), 2)
+    ends.stopped(failed(folder), 2)
     assert folder.events() == []
     ends.tell_rest()
     assert [event["event"] for event in folder.events()] == ["stopped"]
 
 
-def test_what_a_full_disk_does_not_take_is_recorded_when_the_others_are_over(small_run, monkeypatch):
+def test_what_a_full_disk_does_not_take_is_recorded_when_the_others_are_over(small_run, failed, monkeypatch):
     _, folder = small_run("tepo", "trainer.steps=1")
-    ends, trial = Ends(), failed_trial(folder, lambda: MemoryError("no memory left"))
+    ends, trial = Ends(), failed(folder)
 
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -108,12 +114,11 @@ def test_what_a_full_disk_does_not_take_is_recorded_when_the_others_are_over(sma
     assert [event["event"] for event in folder.events()] == ["failed", "stopped"]
 
 
-def test_the_driver_forgets_the_results_of_ended_trials(tmp_path, capsys):
+def test_the_driver_forgets_the_results_of_ended_trials(failed, tmp_path, capsys):
     """Tune itself keeps some 20 kB of each as long as the sweep goes on."""
-    register_trainable("trial", TrialTrainable)
     ends, trials = Ends(), []
-    for _ in range(2):
-        trial = Trial("trial", config={"folder": str(tmp_path / "one")})
+    for name in ("one", "two"):
+        trial = failed(RunFolder(tmp_path / name))
         trial.update_last_result({"trial_id": trial.trial_id, "training_iteration": 1, "step": 3, "time_total_s": 2.0})
         assert trial.run_metadata.metric_n_steps
         trials.append(trial)
