@@ -66,11 +66,14 @@ def draft_of(each: Entry) -> dict[str, Any]:
 
 
 def begin(folder: RunFolder, draft: Mapping[str, Any]) -> bool:
-    """Write run.json of a run that the caller holds. False, with nothing written, where nothing is left to do of it."""
-    has_work_left = has_work(folder, validate(RunSpec, draft["spec"], where=str(folder.run_file)))
-    if has_work_left:
-        write_run(folder, draft)
-    return has_work_left
+    """Write run.json of a run that the caller holds, as a session asks for it. False where nothing is left to do."""
+    spec = validate(RunSpec, draft["spec"], where=str(folder.run_file))
+    if not has_work(folder, spec):
+        return False
+    is_known = bool(_before(folder).get("spec"))
+    write_run(folder, draft)
+    # One that lacked nothing but its run.json is done.
+    return is_known or has_work(folder, spec)
 
 
 def write_run(folder: RunFolder, draft: Mapping[str, Any]) -> None:

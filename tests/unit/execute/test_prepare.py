@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 from tepo_lab.execute.attempt import Attempt
 from tepo_lab.execute.ledger import entry
 from tepo_lab.execute.prepare import prepare
@@ -67,6 +69,18 @@ def test_a_run_file_is_written_before_the_run_begins_where_there_is_none(small_r
     prepare([each], folder.path / "drafts")
     assert folder.run()["spec"]["trainer"]["steps"] == 4
     assert (folder.run()["id"], folder.run()["created"] > 0) == (each.planned.run_id, True)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_text('{"id": '), lambda path: path.unlink()])
+def test_a_run_that_lacks_nothing_but_its_run_file_is_done(small_run, damage):
+    spec, folder = small_run("tepo", "trainer.steps=1")
+    home = folder.path.parent.parent
+    assert finish(session(home, spec, "first"))
+    before = folder.events_file.read_bytes()
+    damage(folder.run_file)
+    assert not finish(session(home, spec, "second"))
+    assert folder.events_file.read_bytes() == before
+    assert folder.run()["id"] == planned(spec).run_id
 
 
 def test_a_trial_whose_session_is_over_does_nothing(small_run):
