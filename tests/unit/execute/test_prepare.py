@@ -34,10 +34,16 @@ def steps_and_evaluations(folder):
     return [step["step"] for step in folder.metrics()], evaluated
 
 
-def test_each_session_gets_the_steps_that_it_asks_for(small_run):
+@pytest.fixture
+def shorter_and_longer(small_run):
+    """One run as two sessions want it, for 2 steps and for 4; its folder and the home."""
     spec, folder = small_run("tepo", "trainer.steps=2")
     longer, _ = small_run("tepo", "trainer.steps=4")
-    home = folder.path.parent.parent
+    return spec, longer, folder, folder.path.parent.parent
+
+
+def test_each_session_gets_the_steps_that_it_asks_for(shorter_and_longer):
+    spec, longer, folder, home = shorter_and_longer
     first, second = session(home, spec, "first"), session(home, longer, "second")
     assert finish(first)
     assert folder.run()["spec"]["trainer"]["steps"] == 2
@@ -47,10 +53,8 @@ def test_each_session_gets_the_steps_that_it_asks_for(small_run):
     assert not finish(session(home, spec, "third"))
 
 
-def test_a_run_that_another_session_has_taken_past_what_is_asked_is_left_to_it(small_run):
-    spec, folder = small_run("tepo", "trainer.steps=2")
-    longer, _ = small_run("tepo", "trainer.steps=4")
-    home = folder.path.parent.parent
+def test_a_run_that_another_session_has_taken_past_what_is_asked_is_left_to_it(shorter_and_longer):
+    spec, longer, folder, home = shorter_and_longer
     waits, goes = session(home, spec, "waits"), session(home, longer, "goes")
     assert finish(goes)
     before = folder.events_file.read_bytes(), folder.run_file.read_bytes()
