@@ -107,12 +107,7 @@ def run_sweep(
             write_selection(home, expansion.sweep, plan.entries)
         yield Session(home, expansion.sweep.name, plan, console, None, ended=list(plan.entries))
         return
-    for each in plan.pending:
-        check_supported(each)
-    check_inputs(each.planned.spec for each in plan.pending)
-    check_hub(each.planned.spec for each in plan.pending)
-    check_hub_counts(each.planned.spec for each in plan.pending)
-    check_memory(each.planned.spec for each in plan.pending)
+    _check(plan.pending)
     folders = [each.folder for each in plan.entries]
     mirror = MirrorThread(
         home,
@@ -149,6 +144,14 @@ def run_sweep(
         if expansion.sweep.search is not None:
             write_selection(home, expansion.sweep, session.ended)
         yield session
+
+
+def _check(pending: Sequence[Entry]) -> None:
+    """Raise the error of a run that cannot be carried out, as far as it shows before Ray starts."""
+    for each in pending:
+        check_supported(each)
+    for check in (check_inputs, check_hub, check_hub_counts, check_memory):
+        check(each.planned.spec for each in pending)
 
 
 def _mended_plan(home: Path, expansion: Expansion, plan: Plan, console: Console) -> Plan:
