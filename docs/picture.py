@@ -10,7 +10,7 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from tepo_lab.report.text import WIDTH, renderable
+from tepo_lab.report.render.terminal import WIDTH, renderable
 from tepo_lab.tables import resolved_reports, tables_of
 
 #: As rich draws a terminal, with the reader's own monospaced font: the picture fetches nothing.

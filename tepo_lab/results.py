@@ -26,14 +26,14 @@ import pyarrow
 import pyarrow.parquet as parquet
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
-from tepo_lab.report import figures_data
-from tepo_lab.report.render import CSV_COLUMNS
-from tepo_lab.report.render import lines_of as table_lines
-from tepo_lab.report.scan import FoundRun, scan_of
-from tepo_lab.schema.record import GENERATION_COLUMNS, readable_runs
+from tepo_lab.records.files import GENERATION_COLUMNS, readable_runs
+from tepo_lab.report.figures import data as figures_data
+from tepo_lab.report.render.formats import CSV_COLUMNS
+from tepo_lab.report.render.formats import lines_of as table_lines
+from tepo_lab.report.table.scan import FoundRun, scan_of
 
 if TYPE_CHECKING:
-    from tepo_lab.report.frame import Table
+    from tepo_lab.report.table.frame import Table
     from tepo_lab.tables import Resolved
 
 #: What columns are measured in, by name or by the part before "/*". A column without an entry is a name or a count.
@@ -199,7 +199,7 @@ def report(
     it seems. The same numbers as `tepo-lab report NAME --format csv`.
 
     Of a figure's name: the numbers behind it, `FIGURE_COLUMNS`, a row a value with its `unit`; see
-    `tepo_lab.report.figures_data.figure_lines`.
+    `tepo_lab.report.figures.data.figure_lines`.
     """
     from tepo_lab.registry.reports import load_report
     from tepo_lab.schema.figure import FigureReport
@@ -259,8 +259,8 @@ def steps_to_target(
     Args: `percent` of the responses right, in the mean over the last `window` steps; `metric`, "validation" for a
     search's validation score; others as `report`.
     """
-    from tepo_lab.report.target import make_target
-    from tepo_lab.report.target_render import COLUMNS, lines_of
+    from tepo_lab.report.render.target import COLUMNS, lines_of
+    from tepo_lab.report.table.target import make_target
     from tepo_lab.tables import target_of
 
     resolved = _resolved(home, name, overrides, [])
@@ -272,11 +272,11 @@ def audit(file: str | Path | None = None, counts: str | Path | None = None) -> p
     """The auditor's findings, one a row, in the paper's tables or in a CSV of printed ones.
 
     Args: `counts`, the YAML file of what they were graded on, the one of the same name beside the CSV when left out.
-    What the columns mean is said in `tepo_lab.report.audit_checks.Finding`.
+    What the columns mean is said in `tepo_lab.audit.checks.Finding`.
     """
+    from tepo_lab.audit.inputs import read_printed, read_published
+    from tepo_lab.audit.run import audit as audit_tables
     from tepo_lab.registry.locations import package_root
-    from tepo_lab.report.audit import audit as audit_tables
-    from tepo_lab.report.audit_input import read_printed, read_published
 
     if file is None:
         tables = read_published(package_root() / "reports" / "published")

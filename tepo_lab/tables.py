@@ -14,10 +14,10 @@ from tepo_lab.errors import ConfigError
 
 if TYPE_CHECKING:
     from tepo_lab.registry.reports import ReportRow, ResolvedReport
-    from tepo_lab.report.budget import Budget
-    from tepo_lab.report.frame import Table, WantedRow
-    from tepo_lab.report.table import Wanted
-    from tepo_lab.report.target import Target, TargetTable
+    from tepo_lab.report.table.budget import Budget
+    from tepo_lab.report.table.build import Wanted
+    from tepo_lab.report.table.frame import Table, WantedRow
+    from tepo_lab.report.table.target import Target, TargetTable
     from tepo_lab.schema.table import Report
 
 
@@ -72,7 +72,7 @@ def resolved_reports(
     The profiles are those given or overridden; else the report's own if the home has runs of theirs, else those of the
     sweeps behind it, else nano, and the sweeps' own when there is no run at all.
     """
-    from tepo_lab.execute.ledger import families
+    from tepo_lab.execute.planning.ledger import families
     from tepo_lab.registry.reports import load_report, own_profiles, profiles_asked, resolve_report
 
     loaded, held = load_report(name), frozenset(families(home))
@@ -111,7 +111,7 @@ def tables_of(home: Path, resolved: Resolved, equal: Budget | None = None, pass_
 
     Rows are read at equal steps, or at another `equal` budget; `pass_at` are the k of pass@k.
     """
-    from tepo_lab.report.table import build_table, columns_of
+    from tepo_lab.report.table.build import build_table, columns_of
 
     made = [wanted(home, each, resolved.held, budget=equal is not None) for each in resolved.reports]
     notes = [resolved.note] if resolved.note else []
@@ -123,8 +123,8 @@ def tables_of(home: Path, resolved: Resolved, equal: Budget | None = None, pass_
 
 def check_runs(home: Path, name: str, resolved: Resolved) -> None:
     """Raises `ConfigError` when the home of a report is not there or has no run at all."""
+    from tepo_lab.records.files import run_folders
     from tepo_lab.registry.locations import names
-    from tepo_lab.schema.record import run_folders
 
     if run_folders(home):
         return
@@ -140,7 +140,7 @@ def check_runs(home: Path, name: str, resolved: Resolved) -> None:
 def beside_published(table: Table, loaded: Report) -> Table:
     """The table with the paper's numbers. Raises `ConfigError` for a report that is none of the paper's tables."""
     from tepo_lab.registry.locations import package_root
-    from tepo_lab.report.published import against_published, load_published
+    from tepo_lab.report.table.published import against_published, load_published
 
     if loaded.published is None:
         raise ConfigError(f"{loaded.name} is not one of the paper's tables: it has no published numbers.")
@@ -149,7 +149,7 @@ def beside_published(table: Table, loaded: Report) -> Table:
 
 def target_of(home: Path, resolved: Resolved, target: Target) -> TargetTable:
     """Steps to reach a target, for the arms of a resolved report."""
-    from tepo_lab.report.target import steps_to_target
+    from tepo_lab.report.table.target import steps_to_target
 
     made = [wanted(home, each, resolved.held) for each in resolved.reports]
     notes = [resolved.note] if resolved.note else []
@@ -158,9 +158,9 @@ def target_of(home: Path, resolved: Resolved, target: Target) -> TargetTable:
 
 def wanted(home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False) -> Wanted:
     """What a profile gives to a table. Args: `budget`: rows are read at one, whatever steps their panels name."""
-    from tepo_lab.execute.ledger import damaged_seeds
-    from tepo_lab.report.frame import WantedRow
-    from tepo_lab.report.table import Wanted
+    from tepo_lab.execute.planning.ledger import damaged_seeds
+    from tepo_lab.report.table.build import Wanted
+    from tepo_lab.report.table.frame import WantedRow
 
     base, damaged = resolved.base.spec.arm, damaged_seeds(home, resolved.base)
     return Wanted(
@@ -176,11 +176,11 @@ def wanted_rows(
     home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False
 ) -> Iterator[WantedRow]:
     """A resolved report's rows, with what a search in this home has chosen said in their labels."""
-    from tepo_lab.execute.ledger import damaged_seeds
-    from tepo_lab.execute.selection import selection_notes
+    from tepo_lab.execute.planning.ledger import damaged_seeds
+    from tepo_lab.execute.planning.selection import selection_notes
     from tepo_lab.registry.compose import lineage
     from tepo_lab.registry.reports import once
-    from tepo_lab.report.frame import WantedRow
+    from tepo_lab.report.table.frame import WantedRow
 
     notes = {family: f" ({note})" for family, note in selection_notes(home).items()}
     rows: Sequence[ReportRow] = once(resolved.rows, lambda row: row.exact) if budget else resolved.rows
@@ -202,8 +202,8 @@ def wanted_rows(
 
 
 def figure_lines(home: Path, resolved: Resolved) -> Iterator[dict[str, Any]]:
-    """The numbers behind a resolved figure, each profile's in turn; see `tepo_lab.report.figures_data`."""
-    from tepo_lab.report import figures_data
+    """The numbers behind a resolved figure, each profile's in turn; see `tepo_lab.report.figures.data`."""
+    from tepo_lab.report.figures import data as figures_data
     from tepo_lab.schema.figure import FigureReport
 
     for each in resolved.reports:

@@ -1,4 +1,4 @@
-"""Generations made up, in the columns of `tepo_lab.schema.record`."""
+"""Generations made up, in the columns of `tepo_lab.records.files`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from tepo_lab.records.files import RunFolder
 from tepo_lab.schema.profile import Suite
-from tepo_lab.schema.record import RunFolder
 
 
 def generation_columns(suite: Suite, correct: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tepo_lab.report.markup import STYLE
+from tepo_lab.report.render.markup import STYLE
 
 GOLDEN = Path(__file__).parent / "golden"
 ENDINGS = {"text": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}

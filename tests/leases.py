@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from tepo_lab.schema.record import RunFolder, write_json
+from tepo_lab.records.files import RunFolder, write_json
 
 
 def lease_of_another_machine(folder: RunFolder, *, age: float = 0.0, **values: Any) -> dict[str, Any]:

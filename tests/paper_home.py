@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import Suite
-from tepo_lab.schema.record import RunFolder, append_line, write_json
 from tests.generation_columns import generation_columns
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tepo_lab.train.experience import Group
+from tepo_lab.train.step.collect import Group
 
 #: Forward passes that a gradient step amounts to in arithmetic: one forward, two for the backward.
 PASSES_OF_UPDATE = 3

@@ -25,9 +25,9 @@ from tepo_lab.tasks.answers import last_boxed
 from tepo_lab.tasks.grading import Grader, Grading
 from tepo_lab.tasks.sources import ListSource, open_source
 from tepo_lab.train.engines import open_engine
-from tepo_lab.train.experience import Collector
-from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import load_model, pick_device
+from tepo_lab.train.step.collect import Collector
+from tepo_lab.train.step.learner import Learner
 
 #: Arms whose step is measured: the baseline, the sequence-level ratio, and that with its penalty.
 Arm = Literal["grpo_dapo", "tepo_no_kl", "tepo"]

@@ -52,7 +52,7 @@ def main() -> None:
             _fail(
                 f"{str(error.filename)[:_LONGEST_NAME]}: the name is too long for a file or folder; give a shorter one."
             )
-        from tepo_lab.execute.failures import machine_trouble
+        from tepo_lab.execute.running.failures import machine_trouble
 
         said = machine_trouble(error)
         if said is None:

@@ -10,17 +10,17 @@ import typer
 from tepo_lab.cli.common import TableFormat, console_of
 
 if TYPE_CHECKING:
-    from tepo_lab.report.frame import Table
+    from tepo_lab.report.table.frame import Table
 
 
 def rendered(tables: list[Table], format: TableFormat) -> str:
-    from tepo_lab.report.render import render_all
+    from tepo_lab.report.render.formats import render_all
 
     return render_all(tables, format.value)
 
 
 def print_tables(tables: list[Table], format: TableFormat) -> None:
-    from tepo_lab.report.text import renderable
+    from tepo_lab.report.render.terminal import renderable
 
     if format is TableFormat.text and sys.stdout.isatty():
         console = console_of()

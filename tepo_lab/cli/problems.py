@@ -61,7 +61,7 @@ def regrade(
     """Grade recorded generations again, without generating."""
     from tepo_lab.evaluate.regrade import named_folders
     from tepo_lab.evaluate.regrade import regrade as regrade_run
-    from tepo_lab.execute.lease import Lease
+    from tepo_lab.records.lease import Lease
 
     if any(not each.strip() for each in runs or []):
         raise ConfigError("regrade '': a run's name is empty; leave names out for all runs.")
@@ -122,10 +122,10 @@ def import_weights(
     Source and result are checked by their SHA-256. With SOURCE and --to any GGUF file is taken that transformers can
     read.
     """
+    from tepo_lab.nano.model_import import import_model
     from tepo_lab.registry.locations import find, read_yaml
     from tepo_lab.schema.base import validate
     from tepo_lab.schema.profile import ModelSpec
-    from tepo_lab.train.model_import import import_model
 
     file = find("experiments", model, "model")
     spec = validate(ModelSpec, read_yaml(file), where=str(file))
@@ -144,7 +144,7 @@ def build_nano_model(
     out: Annotated[Path, typer.Argument(help="Folder to write the checkpoint to; must not exist.")],
 ) -> None:
     """Make the embedded base model again (minutes on one core)."""
-    from tepo_lab.train.nano import NanoRecipe, build_nano
+    from tepo_lab.nano.build import NanoRecipe, build_nano
 
     if out.exists():
         raise ConfigError(f"{out} exists: name a folder that does not, so that nothing is overwritten.")

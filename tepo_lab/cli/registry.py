@@ -45,7 +45,7 @@ def list_registry(
     format: Format = ListFormat.text,
 ) -> None:
     """List arms, sweeps, profiles, tables and figures."""
-    from tepo_lab.execute.listing import registry_listing, registry_tables
+    from tepo_lab.execute.showing.listing import registry_listing, registry_tables
 
     listing = registry_listing([kind.value] if kind else [each.value for each in Kind])
     if format is ListFormat.json:
@@ -68,7 +68,7 @@ def show(
     format: Format = ListFormat.text,
 ) -> None:
     """Print an arm's resolved values, each with its source."""
-    from tepo_lab.execute.listing import arm_table
+    from tepo_lab.execute.showing.listing import arm_table
     from tepo_lab.registry.expand import unsourced_notes
 
     spec = resolved_arm(arm, overrides)
@@ -94,7 +94,7 @@ def diff(
     format: Format = ListFormat.text,
 ) -> None:
     """Print what differs between two arms."""
-    from tepo_lab.execute.listing import difference_table
+    from tepo_lab.execute.showing.listing import difference_table
     from tepo_lab.registry.difference import read_difference
 
     found = read_difference(resolved_arm(left, overrides), resolved_arm(right, overrides))

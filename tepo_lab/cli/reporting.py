@@ -38,8 +38,8 @@ from tepo_lab.tables import (
 )
 
 if TYPE_CHECKING:
-    from tepo_lab.report.frame import Table
-    from tepo_lab.report.target import Target, TargetTable
+    from tepo_lab.report.table.frame import Table
+    from tepo_lab.report.table.target import Target, TargetTable
 
 
 #: Endings of a page's file.
@@ -123,7 +123,7 @@ def report(
     A row without a score says why. Where a home has no run at all, or is not there, this is an error.
     """
     from tepo_lab.registry.reports import load_report
-    from tepo_lab.report.budget import BUDGETS
+    from tepo_lab.report.table.budget import BUDGETS
     from tepo_lab.schema.figure import FigureReport
 
     loaded = load_report(name)
@@ -196,7 +196,7 @@ def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *,
 
     Raises `ConfigError` when the home is not there or has no run at all.
     """
-    from tepo_lab.schema.record import run_folders
+    from tepo_lab.records.files import run_folders
 
     resolved = resolved_reports(home, name, overrides, panels=panels)
     check_runs(home, name, resolved)
@@ -211,7 +211,7 @@ def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *,
 
 
 def _print_target(table: TargetTable, format: TableFormat) -> None:
-    from tepo_lab.report.target_render import render_target, renderable
+    from tepo_lab.report.render.target import render_target, renderable
 
     if format is TableFormat.text and sys.stdout.isatty():
         console_of().print(renderable(table))
@@ -220,7 +220,7 @@ def _print_target(table: TargetTable, format: TableFormat) -> None:
 
 
 def _target(percent: float, metric: str | None, window: int | None) -> Target:
-    from tepo_lab.report import target as targets
+    from tepo_lab.report.table import target as targets
 
     return targets.make_target(percent, metric or targets.METRICS[0], window)
 
@@ -234,8 +234,8 @@ def bundle(
     home: Home = HOME,
 ) -> None:
     """Pack what a table or figure is made from, to make it elsewhere."""
-    from tepo_lab.execute.bundle import write_bundle
-    from tepo_lab.report.figures_series import shown_arms
+    from tepo_lab.execute.maintain.bundle import write_bundle
+    from tepo_lab.report.figures.series import shown_arms
     from tepo_lab.schema.figure import FigureReport
 
     resolved = _resolved(home, name, overrides or [], panel or [], say=False)
@@ -278,9 +278,9 @@ def audit(
     FILE.csv has the columns table,panel,model,row,label,benchmark,percent, and benchmark `avg` for averages. The counts
     are a YAML file such as: benchmarks: {aime24: {problems: 30, samples: 32}, math500: {problems: 500}}
     """
+    from tepo_lab.audit.inputs import read_printed, read_published
+    from tepo_lab.audit.run import audit as audit_tables
     from tepo_lab.registry.locations import package_root
-    from tepo_lab.report.audit import audit as audit_tables
-    from tepo_lab.report.audit_input import read_printed, read_published
 
     if file is None and counts is not None:
         raise ConfigError("--counts belongs to a table of your own: name its CSV file as well.")
@@ -313,7 +313,7 @@ def theory(
 
     Prints how often each lemma held; about 20 seconds on one core.
     """
-    from tepo_lab.report.figures_style import SUFFIXES, check_suffix, save
+    from tepo_lab.report.figures.style import SUFFIXES, check_suffix, save
     from tepo_lab.theory.figure import draw
     from tepo_lab.theory.report import check_theory
 
@@ -337,8 +337,8 @@ def theory(
 
 def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[str], out: Path | None) -> None:
     """Draw a figure for each profile: to `out`, else as every kind of file under HOME/figures."""
-    from tepo_lab.report.figures import draw, together
-    from tepo_lab.report.figures_style import SUFFIXES, check_suffix, save
+    from tepo_lab.report.figures.draw import draw, together
+    from tepo_lab.report.figures.style import SUFFIXES, check_suffix, save
     from tepo_lab.schema.figure import FigureReport
 
     if out is not None:
@@ -379,8 +379,8 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
 
 
 def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
-    from tepo_lab.report.page import build_page
-    from tepo_lab.schema.record import write_whole
+    from tepo_lab.records.files import write_whole
+    from tepo_lab.report.render.page import build_page
 
     if out is None:
         check_home(home)

@@ -60,7 +60,7 @@ def run(
     Interrupted at any moment, the same command goes on from the checkpoints; runs that are done are not run again.
     Exit code: 0 when all runs came to their end, 1 when some failed (tepo-lab why tells), 2 for a wrong input.
     """
-    from tepo_lab.execute.session import run_sweep
+    from tepo_lab.execute.running.sweep import run_sweep
     from tepo_lab.registry.expand import expand, load_sweep
 
     sweep, rest = load_sweep(name, overrides or [])
@@ -71,7 +71,7 @@ def run(
     for note in expansion.notes:
         print_note(note)
     with run_sweep(home, expansion, console=console, address=address, mlflow=mlflow) as session:
-        from tepo_lab.report.page import build_page
+        from tepo_lab.report.render.page import build_page
 
         tables, command = sweep_tables(home, name, overrides or [])
         session.log_table(rendered(tables, TableFormat.md), plain(tables), build_page(tables, home))
@@ -129,11 +129,11 @@ def plan(
 
     Run by run: what would happen to it and why, and how long it would take. Nothing is written.
     """
-    from tepo_lab.execute.cluster import check_learners
-    from tepo_lab.execute.listing import disk_bytes, plan_table
-    from tepo_lab.execute.memory import check_memory
-    from tepo_lab.execute.plan import make_plan
-    from tepo_lab.execute.preflight import missing_data
+    from tepo_lab.execute.planning.gpu_memory import check_memory
+    from tepo_lab.execute.planning.plan import make_plan
+    from tepo_lab.execute.planning.preflight import missing_data
+    from tepo_lab.execute.running.cluster import check_learners
+    from tepo_lab.execute.showing.listing import disk_bytes, plan_table
     from tepo_lab.registry.expand import expand, load_sweep
 
     sweeps = [each for each in names if "=" not in each]
@@ -175,8 +175,8 @@ def status(
 
     Of a sweep given with overrides, runs of other seeds that the home has are shown too.
     """
-    from tepo_lab.execute import status as told
-    from tepo_lab.execute.chosen import chosen_folders
+    from tepo_lab.execute.planning.named_runs import chosen_folders
+    from tepo_lab.execute.showing import status as told
 
     folders = chosen_folders(home, names or [], any_seed=True)
     if watch and format is ListFormat.json:
@@ -207,8 +207,8 @@ def why(
     home: ExistingHome = HOME,
 ) -> None:
     """Say why runs are not done, by cause, with the mend."""
-    from tepo_lab.execute.chosen import chosen_folders
-    from tepo_lab.execute.why import causes, causes_text
+    from tepo_lab.execute.planning.named_runs import chosen_folders
+    from tepo_lab.execute.showing.why import causes, causes_text
 
     found = causes(chosen_folders(home, names or [], any_seed=True))
     if format is ListFormat.json:
@@ -245,8 +245,8 @@ def clean(
 
     Leftovers of killed processes, and checkpoints beyond what the runs keep; never a record.
     """
-    from tepo_lab.execute.chosen import chosen_folders
-    from tepo_lab.execute.clean import leftovers, leftovers_json, leftovers_text, remove
+    from tepo_lab.execute.maintain.clean import leftovers, leftovers_json, leftovers_text, remove
+    from tepo_lab.execute.planning.named_runs import chosen_folders
 
     if yes and dry_run:
         raise ConfigError("--yes removes and --dry-run does not: give one of them.")
@@ -297,7 +297,7 @@ def mirror(
     What is missing is made, what is wrong made again. Exit code 1 when a run is not shown because its records are
     damaged.
     """
-    from tepo_lab.execute.progress import counted
+    from tepo_lab.execute.showing.progress import counted
     from tepo_lab.track.mirror import rebuild as rebuild_mirror
 
     check_home(home)

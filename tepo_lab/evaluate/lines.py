@@ -12,8 +12,8 @@ from typing import Any
 
 from tepo_lab.errors import DataError
 from tepo_lab.tasks.answers import Form
+from tepo_lab.tasks.data_files import json_objects, numbered_json_lines
 from tepo_lab.tasks.grading import Grader, grade_all
-from tepo_lab.tasks.tables import json_objects, numbered_json_lines
 
 #: Lines graded at once, so that the first come out before the last are read.
 BATCH = 512

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tepo_lab.errors import RecordError, is_machine_failure, nearest
 from tepo_lab.evaluate.suite import counts
+from tepo_lab.records.files import RunFolder, run_folders, tell_passed_over, write_whole
+from tepo_lab.records.generations import LASTING, fault_of, ungraded, with_column
 from tepo_lab.schema.base import validate
-from tepo_lab.schema.generations import LASTING, fault_of, ungraded, with_column
-from tepo_lab.schema.record import RunFolder, run_folders, tell_passed_over, write_whole
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
 

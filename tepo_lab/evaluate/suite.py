@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.evaluate.sampling import Decode, Sampled, decoder, sample_and_grade
+from tepo_lab.records.files import GENERATION_COLUMNS, write_whole
 from tepo_lab.rollout.engine import Engine, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import PromptSpec, Suite
-from tepo_lab.schema.record import GENERATION_COLUMNS, write_whole
 from tepo_lab.tasks.grading import GRADER, Grading, OpenGrading, benchmark_grader
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import open_source

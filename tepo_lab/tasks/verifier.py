@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tepo_lab.errors import MachineError, ResourceError
-from tepo_lab.schema.processes import process
+from tepo_lab.records.processes import process
 
 #: Seconds of a worker's own time that an answer may take: a pause or a busy machine makes no answer wrong.
 DEADLINE = 5.0

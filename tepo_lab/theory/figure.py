@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from tepo_lab.report.figures_style import COLOURS, GREY, Drawn, frame, new_figure, style
+from tepo_lab.report.figures.style import COLOURS, GREY, Drawn, frame, new_figure, style
 from tepo_lab.theory.check import Flags
 from tepo_lab.theory.nano_run import Tokens, means
 from tepo_lab.theory.report import FOOTNOTES, TITLE, Theory

@@ -14,10 +14,10 @@ from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.theory.check import Array, Check, correlation
-from tepo_lab.train.experience import Collector, Group
-from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import load_model, pick_device
-from tepo_lab.train.scoring import Scorer, pack
+from tepo_lab.train.step.collect import Collector, Group
+from tepo_lab.train.step.learner import Learner
+from tepo_lab.train.step.scoring import Scorer, pack
 
 #: A short run of the embedded profile: fewer prompts a step, as many updates, its own learning rate.
 ARM, STEPS = "tepo_no_kl", 6

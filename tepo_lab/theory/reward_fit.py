@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.record import RunFolder, run_folders, tell_passed_over
+from tepo_lab.records.files import RunFolder, run_folders, tell_passed_over
 from tepo_lab.theory.check import Array, Check
 
 REWARD, ENTROPY = "reward/mean", "actor/entropy"

@@ -1,6 +1,6 @@
 """The MLflow mirror of the records on disk, and the command that shows it. The only place that imports mlflow.
 
-The records are the truth (`tepo_lab.schema.record`); whatever MLflow holds can be made again from them. Importing this
+The records are the truth (`tepo_lab.records.files`); whatever MLflow holds can be made again from them. Importing this
 package is light: it only says, before anything here imports mlflow, how that library is to behave.
 """
 

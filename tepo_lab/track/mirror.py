@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, RunTag
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
 from tepo_lab.track.address import artifact_folder, database_file, own_address, shown, tracking_address
 from tepo_lab.track.child import Child
 from tepo_lab.track.state import REMOVE, RunState, read_json, run_state, signature, started_at

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.lease import is_held
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.lease_file import is_held
 from tepo_lab.track.steps import Steps
 
 #: Values of params longer than this are cut; the whole run.json is an artifact.

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tepo_lab.schema.record import RunFolder, lines_of, parsed_line
+from tepo_lab.records.files import RunFolder, lines_of, parsed_line
 
 
 class NewLines:
@@ -23,7 +23,7 @@ class NewLines:
         """The lines added since the last call, and whether they are all of the file's, from the first on.
 
         They are at the first call, and where the file is not the one that was read before: cut back, or written anew.
-        Raises `RecordError` as `tepo_lab.schema.record.read_lines` does.
+        Raises `RecordError` as `tepo_lab.records.files.read_lines` does.
         """
         try:
             stream = self.path.open("rb")

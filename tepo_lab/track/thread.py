@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
 from tepo_lab.track.address import shown, tracking_address
 
 if TYPE_CHECKING:

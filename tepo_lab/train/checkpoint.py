@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.digest import file_sha256
-from tepo_lab.schema.record import RunFolder, write_json
-from tepo_lab.train.peers import ALONE, Peers
+from tepo_lab.records.digest import file_sha256
+from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.train.distributed.peers import ALONE, Peers
 
 MANIFEST = "manifest.json"
 
@@ -81,7 +81,7 @@ def _write(
     # Every draw of a run comes from its seed and step; what is left is torch's own generator.
     state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
     if peers.size > 1:
-        from tepo_lab.train.sharded import save_model, save_optimizer
+        from tepo_lab.train.distributed.sharded import save_model, save_optimizer
 
         save_model(partial / "model", model, peers)
         save_optimizer(partial / "optimizer", model, optimizer)
@@ -120,7 +120,7 @@ def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer
         if whole is not None and peers.size == 1:
             optimizer.load_state_dict(whole)
         else:
-            from tepo_lab.train.sharded import load_optimizer, scatter_optimizer
+            from tepo_lab.train.distributed.sharded import load_optimizer, scatter_optimizer
 
             if whole is None:
                 load_optimizer(path / "optimizer", model, optimizer, peers, weights=path / "model")

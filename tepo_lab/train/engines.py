@@ -6,9 +6,9 @@ from tepo_lab.errors import ResourceError
 from tepo_lab.rollout.engine import Engine
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.schema.run import RunSpec
+from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.sharing import SharedEngine
 from tepo_lab.train.model import LoadedModel, model_path
-from tepo_lab.train.peers import ALONE, Peers
-from tepo_lab.train.sharing import SharedEngine
 
 
 def open_engine(spec: RunSpec, loaded: LoadedModel, peers: Peers = ALONE) -> Engine:
@@ -22,7 +22,7 @@ def open_engine(spec: RunSpec, loaded: LoadedModel, peers: Peers = ALONE) -> Eng
 
 def _own_engine(spec: RunSpec, loaded: LoadedModel, *, is_sharded: bool) -> Engine:
     if spec.rollout.engine == "transformers" and is_sharded:
-        from tepo_lab.train.sharded import ReplicaEngine
+        from tepo_lab.train.distributed.sharded import ReplicaEngine
 
         return ReplicaEngine(
             loaded.model,

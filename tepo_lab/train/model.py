@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from tepo_lab.errors import ModelError, ResourceError, is_machine_failure
-from tepo_lab.schema.digest import file_sha256
+from tepo_lab.records.digest import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Resources
-from tepo_lab.train.peers import ALONE, Peers
+from tepo_lab.train.distributed.peers import ALONE, Peers
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def load_model(
 ) -> LoadedModel:
     """Load the model that `spec` names; `weights` is a checkpoint folder of it to load instead.
 
-    Several processes hold it in shards (`tepo_lab.train.sharded`), and all must call this. Dropout is off, whatever its
-    config.json says: the ratios of an update are of one policy's log-probabilities, without noise in either.
+    Several processes hold it in shards (`tepo_lab.train.distributed.sharded`), and all must call this. Dropout is off,
+    whatever its config.json says: the ratios of an update are of one policy's log-probabilities, without noise in either.
     Checkpoints of it say so.
 
     Raises `ModelError` when it cannot be loaded, or its weights are not those that `spec.sha256` declares. What the
@@ -71,7 +71,7 @@ def load_model(
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **({"revision": spec.revision} if spec.revision else {}))
         if peers.size > 1:
-            from tepo_lab.train.sharded import load_sharded
+            from tepo_lab.train.distributed.sharded import load_sharded
 
             model = load_sharded(spec, peers, device, lambda: read(torch.float32))
         else:

@@ -15,25 +15,25 @@ import torch
 
 from tepo_lab.errors import ObjectiveError, RecordError
 from tepo_lab.evaluate.suite import counts, evaluate, write_generations
+from tepo_lab.records.files import RunFolder, append_line, write_whole
 from tepo_lab.rollout.engine import Engine
 from tepo_lab.schema.profile import Suite
-from tepo_lab.schema.record import RunFolder, append_line, write_whole
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.step_metrics import EVALUATED_MISMATCH, SAMPLER_MISMATCH
 from tepo_lab.schema.sweep import MUST_BE_FINITE, VALIDATION, Search, StopRule
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.train import checkpoint
 from tepo_lab.train.checkpoint import Position
+from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.sharing import SharedGrading
 from tepo_lab.train.engines import open_engine
-from tepo_lab.train.experience import Collector
-from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import LoadedModel, load_model, pick_device
-from tepo_lab.train.peers import ALONE, Peers
-from tepo_lab.train.sampler_check import CheckedEngine
 from tepo_lab.train.seeds import derive
-from tepo_lab.train.sharing import SharedGrading
-from tepo_lab.train.stop import broken_rule
-from tepo_lab.train.tokens import TokenSample, write_tokens
+from tepo_lab.train.step.collect import Collector
+from tepo_lab.train.step.learner import Learner
+from tepo_lab.train.step.sampler_check import CheckedEngine
+from tepo_lab.train.step.stop_rules import broken_rule
+from tepo_lab.train.step.token_samples import TokenSample, write_tokens
 
 Phase = Literal["training", "validated", "evaluated", "complete", "collapsed"]
 

@@ -59,8 +59,8 @@ def yardstick_ratios(
 
 def records_size(scratch: Path) -> dict[str, float]:
     """MiB that a nano run of 72 steps leaves, its checkpoints apart; the run takes some minutes."""
-    from tepo_lab.execute.ledger import entry
-    from tepo_lab.execute.prepare import prepare_folder
+    from tepo_lab.execute.planning.ledger import entry
+    from tepo_lab.execute.running.prepare import prepare_folder
     from tepo_lab.registry.compose import compose_run
     from tepo_lab.registry.expand import planned
     from tepo_lab.train.trial import run_trial

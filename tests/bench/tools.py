@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from tepo_lab.records.files import RunFolder, write_json
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
-from tepo_lab.schema.record import RunFolder, write_json
 from tepo_lab.schema.run import RunSpec
 
 ARMS = (

@@ -25,15 +25,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.engine import Sampling
-from tepo_lab.schema.record import RunFolder
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import ListSource, open_source
-from tepo_lab.train.peers import ALONE, GroupPeers, Peers
-from tepo_lab.train.scoring import Scorer, pack
-from tepo_lab.train.sharded import full_weights
+from tepo_lab.train.distributed.peers import ALONE, GroupPeers, Peers
+from tepo_lab.train.distributed.sharded import full_weights
+from tepo_lab.train.step.scoring import Scorer, pack
 from tepo_lab.train.trial import SAMPLER_MISMATCH, Progress, Trial
 
 PHASES = ("rollout", "grade", "old_log_probs", "update")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
 from tests.integration.faults import Bench, Driver, Matrix, Standing, holder, newest_checkpoint, wait_for
 
 #: Steps of the matrix's runs.

@@ -18,10 +18,10 @@ from typing import Any
 
 import pandas as pd
 
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.lease_file import is_held
+from tepo_lab.records.processes import lives, processes
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
-from tepo_lab.schema.lease import is_held
-from tepo_lab.schema.processes import lives, processes
-from tepo_lab.schema.record import RunFolder
 
 #: Names of a step's metrics that are of the clock.
 CLOCKS = ("seconds/", "time")
@@ -121,8 +121,8 @@ class Bench:
 
     def leave_in_peace(self, home: Path) -> Path:
         """Run all of them here, in this process, without Ray, MLflow or anything that could die."""
-        from tepo_lab.execute.ledger import entry
-        from tepo_lab.execute.prepare import prepare_folder
+        from tepo_lab.execute.planning.ledger import entry
+        from tepo_lab.execute.running.prepare import prepare_folder
         from tepo_lab.train.trial import run_trial
 
         for each in self.runs:

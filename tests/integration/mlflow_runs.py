@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tepo_lab.schema.record import RunFolder, append_line, write_json
+from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.track.state import Values
 
 if TYPE_CHECKING:

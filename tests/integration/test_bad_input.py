@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tepo_lab.records.files import append_line, write_json
 from tepo_lab.registry.compose import clear_caches
 from tepo_lab.registry.locations import package_root
-from tepo_lab.schema.record import append_line, write_json
 from tests.integration.command import Done, call
 from tests.integration.wrong_inputs import ARGUMENTS, ARMS, DATA, PROFILES, REPORTS, RESPONSES, SWEEPS
 
@@ -46,7 +46,7 @@ def started(*arguments: object, **named: object) -> None:
 def place(tmp_path, monkeypatch):
     """A folder to work in, with a home that holds one run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tepo_lab.execute.session.Executor", started)
+    monkeypatch.setattr("tepo_lab.execute.running.sweep.Executor", started)
     folder = tmp_path / "outputs" / "runs" / "gspo-other-s1-01234567"
     spec = {"arm": {"name": "gspo"}, "seed": 1, "trainer": {"steps": 1}}
     write_json(folder / "run.json", {"id": "0123456789ab", "family": "f", "name": folder.name, "spec": spec})

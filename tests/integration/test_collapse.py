@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.prepare import prepare_folder
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.train.trial import run_trial
 from tests.integration.command import call

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tepo_lab import results
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.prepare import prepare_folder
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running.prepare import prepare_folder
+from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
-from tepo_lab.schema.record import RunFolder, append_line, write_json
 from tests.integration.command import call
 from tests.paper_home import paper_run
 

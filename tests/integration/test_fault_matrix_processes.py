@@ -106,7 +106,7 @@ def test_trial_processes_killed_under_one_driver(wide, wide_peaceful):
 
 
 def test_a_process_killed_again_and_again_is_the_machines_failure(narrow, narrow_peaceful):
-    from tepo_lab.execute.why import causes
+    from tepo_lab.execute.showing.why import causes
 
     matrix = faults.Matrix("A trial's process is killed more often than it is tried again, as for want of memory.")
     home = narrow.root / "again"

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from mlflow_runs import shown_values
 
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
 from tests.integration import faults
 from tests.integration.fault_points import STEPS, check_difference, first_at, told
 from tests.integration.faults import cut_last_line, flip, truncate

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tepo_lab.schema.processes import descendants
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.processes import descendants
 from tests.integration.faults import (
     TINY,
     Bench,
@@ -133,7 +133,7 @@ def cut_events(folder: RunFolder, after: int) -> None:
 
 
 def test_a_full_disk_is_the_machines_failure_and_retried_with_growing_waits(small_run, monkeypatch):
-    from tepo_lab.execute.trainable import TrialTrainable
+    from tepo_lab.execute.running.trainable import TrialTrainable
     from tepo_lab.train import checkpoint, trial
 
     spec, folder = small_run("tepo", "trainer.steps=2")
@@ -166,7 +166,7 @@ def test_a_full_disk_is_the_machines_failure_and_retried_with_growing_waits(smal
 
 
 def test_a_step_lost_from_the_metrics_is_made_again(small_run):
-    from tepo_lab.execute.trainable import TrialTrainable
+    from tepo_lab.execute.running.trainable import TrialTrainable
     from tepo_lab.train.trial import run_trial
 
     spec, folder = small_run("tepo", "trainer.steps=4")
@@ -184,9 +184,9 @@ STOP = [{"when": "reward/mean <= 1", "for": 2}]
 
 
 def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_training(small_run):
-    from tepo_lab.execute.ledger import has_work
-    from tepo_lab.execute.mend import set_aside_damaged
-    from tepo_lab.execute.trainable import TrialTrainable
+    from tepo_lab.execute.planning.ledger import has_work
+    from tepo_lab.execute.running.trainable import TrialTrainable
+    from tepo_lab.records.repair import set_aside_damaged
 
     spec, folder = small_run("tepo", "trainer.steps=6", *TINY)
     config = trial_config(spec, folder, stop=STOP)
@@ -208,8 +208,8 @@ def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_
 
 
 def test_a_loss_that_is_not_finite_ends_a_run_by_the_users_fault_or_by_a_stop_rule(small_run):
-    from tepo_lab.execute.trainable import TrialTrainable
-    from tepo_lab.execute.why import causes
+    from tepo_lab.execute.running.trainable import TrialTrainable
+    from tepo_lab.execute.showing.why import causes
     from tepo_lab.registry.expand import load_sweep
 
     # More than a number of single precision holds.
@@ -231,7 +231,7 @@ def test_a_loss_that_is_not_finite_ends_a_run_by_the_users_fault_or_by_a_stop_ru
 
 
 def test_a_bug_in_a_grader_is_the_users_and_does_not_end_the_process(small_run, monkeypatch):
-    from tepo_lab.execute.trainable import TrialTrainable
+    from tepo_lab.execute.running.trainable import TrialTrainable
     from tepo_lab.tasks.grading import Grading
 
     runs = [small_run(arm, "trainer.steps=1", *TINY) for arm in ("tepo", "gspo")]

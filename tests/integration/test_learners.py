@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
 from tepo_lab.train.trial import run_trial
 from tests.integration.faults import Bench, holder, wait_for
 

@@ -17,7 +17,7 @@ import pytest
 from mlflow_runs import complete, shown_values, start_run, write_steps
 from sqlalchemy import Engine, event
 
-from tepo_lab.schema.record import run_folders
+from tepo_lab.records.files import run_folders
 from tepo_lab.track.mirror import Mirror
 from tepo_lab.track.state import run_state
 from tepo_lab.track.store import open_client, own_address
@@ -28,7 +28,7 @@ MIRROR = """
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from tepo_lab.schema.record import run_folders
+from tepo_lab.records.files import run_folders
 from tepo_lab.track.thread import MirrorThread
 home = Path(sys.argv[1])
 thread = MirrorThread(home, None, "panel-e", lambda: run_folders(home), print, every_seconds=0.05)
@@ -45,7 +45,7 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from mlflow_runs import complete, write_steps
-from tepo_lab.schema.record import run_folders
+from tepo_lab.records.files import run_folders
 from tepo_lab.track.mirror import Mirror
 from tepo_lab.track.thread import MirrorThread
 home = Path(sys.argv[1])

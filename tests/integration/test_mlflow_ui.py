@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mlflow_runs import complete, start_run, write_steps
 
-from tepo_lab.schema.record import RunFolder, write_json
+from tepo_lab.records.files import RunFolder, write_json
 from tepo_lab.track.mirror import Mirror
 
 CHROMIUM = "/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else shutil.which("chromium")

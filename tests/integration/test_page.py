@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.prepare import prepare_folder
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running.prepare import prepare_folder
+from tepo_lab.records.files import run_folders
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
-from tepo_lab.schema.record import run_folders
 from tepo_lab.train.trial import run_trial
 from tests.conftest import SMALL
 from tests.integration.test_run import run
@@ -171,7 +171,7 @@ def test_mistakes_get_one_clear_line(home: Path, arguments: tuple[str, ...], sai
 def test_the_page_of_a_sweep_is_kept_with_its_parent_run_in_mlflow(home: Path, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
-    from tepo_lab.schema.record import write_json
+    from tepo_lab.records.files import write_json
     from tepo_lab.track.mirror import Mirror, rebuild
 
     folders = run_folders(home)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tepo_lab.cli import app
 from tepo_lab.errors import ConfigError
 from tepo_lab.registry.locations import package_root
-from tepo_lab.report.published import load_published
+from tepo_lab.report.table.published import load_published
 from tests.paper_home import paper_run
 
 MODEL = "qwen2.5-7b"

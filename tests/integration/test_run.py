@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.expand import expand, load_sweep
-from tepo_lab.schema.record import RunFolder
 from tests.conftest import SMALL
 
 

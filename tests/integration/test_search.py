@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tepo_lab.schema.record import run_folders
+from tepo_lab.records.files import run_folders
 from tests.conftest import SMALL
 from tests.integration.test_run import run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tepo_lab.schema.processes import process
+from tepo_lab.records.processes import process
 from tests.integration.faults import Bench, holder, wait_for
 
 

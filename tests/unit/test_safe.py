@@ -21,9 +21,9 @@ import yaml
 import tepo_lab
 from tepo_lab.cli import NO_TELEMETRY
 from tepo_lab.errors import ModelError
+from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.locations import parse_yaml
 from tepo_lab.schema.profile import ModelSpec
-from tepo_lab.schema.record import RunFolder
 from tepo_lab.track.ui import running_server, serve
 from tepo_lab.train.checkpoint import MANIFEST, load_training_state, newest
 from tepo_lab.train.model import load_model

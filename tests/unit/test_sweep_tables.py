@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tepo_lab.execute.plan import make_plan
-from tepo_lab.execute.prepare import prepare_folder
+from tepo_lab.execute.planning.plan import make_plan
+from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.tables import sweep_tables
 

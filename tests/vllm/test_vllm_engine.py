@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tepo_lab.rollout.engine import Sampling
-from tepo_lab.train.sampler_check import CheckedEngine
-from tepo_lab.train.scoring import Scorer, pack
+from tepo_lab.train.step.sampler_check import CheckedEngine
+from tepo_lab.train.step.scoring import Scorer, pack
 
 pytestmark = pytest.mark.vllm
 
@@ -19,7 +19,7 @@ def checkpoint(tmp_path_factory):
     """A small untied model with heads wide enough for vLLM, and the embedded model's tokenizer."""
     from transformers import Qwen3ForCausalLM
 
-    from tepo_lab.tasks.nano_model import nano_config, nano_tokenizer
+    from tepo_lab.nano.network import nano_config, nano_tokenizer
 
     config = nano_config()
     config.update({"head_dim": 32, "tie_word_embeddings": False})

@@ -14,7 +14,7 @@ from tepo_lab.cli import app
 from tepo_lab.errors import TepoLabError
 from tepo_lab.rollout.engine import Response
 from tepo_lab.schema.problem import Problem
-from tepo_lab.train.experience import Group
+from tepo_lab.train.step.collect import Group
 
 NANO = Path(str(resources.files("tepo_lab"))) / "assets" / "nano"
 

@@ -49,10 +49,10 @@ def test_responses_that_are_piped_in_are_graded(line: str, code: int, capsys, mo
 
 
 def test_a_model_that_was_there_already_says_that_the_source_was_not_read(capsys, monkeypatch, tmp_path: Path) -> None:
-    from tepo_lab.train.model_import import Imported
+    from tepo_lab.nano.model_import import Imported
 
     there = Imported(tmp_path, "0" * 64, is_new=False)
-    monkeypatch.setattr("tepo_lab.train.model_import.import_model", lambda *given, **named: there)
+    monkeypatch.setattr("tepo_lab.nano.model_import.import_model", lambda *given, **named: there)
     source = tmp_path / "empty.jsonl"
     source.touch()
     done = call(capsys, monkeypatch, "model", "import", str(source))

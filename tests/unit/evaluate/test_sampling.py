@@ -17,8 +17,8 @@ from tepo_lab.schema.problem import Problem
 from tepo_lab.tasks import verifier as module
 from tepo_lab.tasks.grading import Grade, Grader, Grading, grade_all
 from tepo_lab.tasks.verifier import Verdict, Verifier
-from tepo_lab.train.peers import Peers
-from tepo_lab.train.sharing import SharedEngine, SharedGrading
+from tepo_lab.train.distributed.peers import Peers
+from tepo_lab.train.distributed.sharing import SharedEngine, SharedGrading
 
 #: What an engine answers, by its token: right and wrong to the letter, by mathematics, and not at all.
 TEXTS = [r"\boxed{x+1}", r"\boxed{5}", r"\boxed{1+x}", "no answer", r"\boxed{x+2}", r"\boxed{1+x}"]

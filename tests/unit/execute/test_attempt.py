@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from tepo_lab.errors import TepoLabError, is_machine_failure
-from tepo_lab.execute import hub
-from tepo_lab.execute.attempt import Attempt
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.provenance import hardware
+from tepo_lab.execute.planning import hub_commits as hub
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running.attempt import Attempt
+from tepo_lab.execute.running.provenance import hardware
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import DatasetData
-from tepo_lab.tasks.hub import HubUnreachableError
+from tepo_lab.tasks.hub_data import HubUnreachableError
 from tepo_lab.train import trial
 from tests.trial_config import trial_config
 

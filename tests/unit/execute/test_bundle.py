@@ -16,14 +16,14 @@ import pytest
 
 from tepo_lab.cli import main
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.execute.bundle import write_bundle
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.prepare import prepare_folder
-from tepo_lab.execute.provenance import patch_file
+from tepo_lab.execute.maintain.bundle import write_bundle
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running.prepare import prepare_folder
+from tepo_lab.execute.running.provenance import patch_file
+from tepo_lab.records.files import TOKEN_COLUMNS, RunFolder, append_line, write_json
 from tepo_lab.registry.compose import clear_caches
 from tepo_lab.registry.expand import expand, load_sweep
-from tepo_lab.report import page_tokens
-from tepo_lab.schema.record import TOKEN_COLUMNS, RunFolder, append_line, write_json
+from tepo_lab.report.render import page_tokens
 from tests.conftest import SMALL
 
 ASKED = (*SMALL, "trainer.steps=4", "seeds=[1,2]")

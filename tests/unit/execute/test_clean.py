@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from tepo_lab.execute.clean import known_runs, leftovers, leftovers_text, remove, size_text
-from tepo_lab.execute.lease import Lease
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.prepare import prepare_folder, write_sweep
-from tepo_lab.execute.scratch import scratch_folder
+from tepo_lab.execute.maintain.clean import known_runs, leftovers, leftovers_text, remove, size_text
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running.prepare import prepare_folder, write_sweep
+from tepo_lab.execute.running.scratch import scratch_folder
+from tepo_lab.records.files import append_line
+from tepo_lab.records.lease import Lease
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
-from tepo_lab.schema.record import append_line
 from tests.leases import lease_of_another_machine
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_going_on_is_left_alone_even_when_it_begins_after_the_look
 
 def test_what_a_killed_writer_leaves_is_a_leftover(tmp_path, folder):
     code = (
-        "import os, sys; from pathlib import Path; from tepo_lab.schema.record import write_json; "
+        "import os, sys; from pathlib import Path; from tepo_lab.records.files import write_json; "
         "os.fsync = lambda descriptor: os._exit(1); write_json(Path(sys.argv[1]), {})"
     )
     before = set(folder.path.iterdir())

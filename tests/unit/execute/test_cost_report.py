@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tepo_lab.execute.cost_report import CpuMeter, process_began, session_cost
-from tepo_lab.execute.ledger import entry
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running.session_cost import CpuMeter, process_began, session_cost
+from tepo_lab.records.files import append_line
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
-from tepo_lab.schema.record import append_line
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tepo_lab.execute import executor as module
-from tepo_lab.execute.executor import ClusterLostError, Executor
-from tepo_lab.execute.plan import make_plan
+from tepo_lab.execute.planning.plan import make_plan
+from tepo_lab.execute.running import executor as module
+from tepo_lab.execute.running.executor import ClusterLostError, Executor
 from tepo_lab.registry.expand import expand, load_sweep
 
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tepo_lab.execute.footers import condition_told, generations_of
-from tepo_lab.execute.mend import set_aside_damaged
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.footers import condition_told, generations_of
+from tepo_lab.records.repair import set_aside_damaged
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.schema.record import RunFolder
 from tests.conftest import SMALL
 from tests.generation_columns import write_evaluation
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tepo_lab.errors import ResourceError
-from tepo_lab.execute.memory import (
+from tepo_lab.execute.planning.gpu_memory import (
     OVERHEAD_GB,
     check_memory,
     estimate,

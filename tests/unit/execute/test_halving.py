@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tepo_lab.execute.search import scheduler
+from tepo_lab.execute.running.search import scheduler
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.sweep import Search
 

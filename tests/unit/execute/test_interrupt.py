@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tepo_lab.execute import interrupt
-from tepo_lab.execute.interrupt import Interrupt
+from tepo_lab.execute.running import interrupt
+from tepo_lab.execute.running.interrupt import Interrupt
 
 
 def test_a_swallowed_interrupt_is_sent_again(monkeypatch):

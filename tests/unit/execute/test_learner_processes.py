@@ -5,7 +5,7 @@ from ray.exceptions import ActorDiedError
 from torch.distributed import DistBackendError
 
 from tepo_lab.errors import DataError
-from tepo_lab.execute.learners import bundle, is_lost_peer
+from tepo_lab.execute.running.learners import bundle, is_lost_peer
 from tepo_lab.schema.profile import Resources
 
 

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from tepo_lab.execute import lease
-from tepo_lab.execute.lease import Lease, LeaseHeldError
-from tepo_lab.schema.lease import STALE_SECONDS, is_held
-from tepo_lab.schema.record import RunFolder, append_line, write_json
+from tepo_lab.records import lease
+from tepo_lab.records.files import RunFolder, append_line, write_json
+from tepo_lab.records.lease import Lease, LeaseHeldError
+from tepo_lab.records.lease_file import STALE_SECONDS, is_held
 from tests.leases import lease_of_another_machine
 
 
@@ -34,8 +34,8 @@ def test_a_run_is_held_while_in_use_and_free_afterwards(folder):
 
 def test_a_dead_owners_lease_is_taken_over(folder):
     code = (
-        "import os, sys; from pathlib import Path; from tepo_lab.execute.lease import Lease; "
-        "from tepo_lab.schema.record import RunFolder; "
+        "import os, sys; from pathlib import Path; from tepo_lab.records.lease import Lease; "
+        "from tepo_lab.records.files import RunFolder; "
         "Lease(RunFolder(Path(sys.argv[1]))).__enter__(); os._exit(1)"
     )
     subprocess.run([sys.executable, "-c", code, str(folder.path)], check=False, timeout=60)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_plan import plan_of
 
-from tepo_lab.execute import listing
+from tepo_lab.execute.showing import listing
 
 
 def printed(plan, **cluster):

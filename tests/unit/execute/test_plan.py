@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.plan import make_plan
-from tepo_lab.execute.prepare import prepare_folder
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.plan import make_plan
+from tepo_lab.execute.running.prepare import prepare_folder
+from tepo_lab.records.files import append_line
 from tepo_lab.registry.expand import expand, load_sweep
-from tepo_lab.schema.record import append_line
 from tests.generation_columns import write_evaluation
 
 TWO_ARMS = ("arms=[tepo_no_kl,tepo]", "seeds=[1,2]", "base=false")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tepo_lab.errors import DataError
-from tepo_lab.execute import preflight
-from tepo_lab.execute.preflight import check_hub_counts, missing_data
+from tepo_lab.execute.planning import preflight
+from tepo_lab.execute.planning.preflight import check_hub_counts, missing_data
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.schema.problem import Problem
 from tepo_lab.tasks import sources
-from tepo_lab.tasks.hub import HubUnreachableError
+from tepo_lab.tasks.hub_data import HubUnreachableError
 
 
 def test_a_file_of_problems_that_is_not_here_is_told_once_and_one_that_is_here_is_not_read(tmp_path, monkeypatch):

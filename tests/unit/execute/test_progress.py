@@ -6,10 +6,10 @@ import tracemalloc
 
 from rich.console import Console
 
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.progress import Standing, Watch, duration, refresh
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.showing.progress import Standing, Watch, duration, refresh
+from tepo_lab.records.files import append_line
 from tepo_lab.registry.expand import planned
-from tepo_lab.schema.record import append_line
 
 
 def watch_on(folder_entries, terminal):

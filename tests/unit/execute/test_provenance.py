@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tepo_lab.execute import provenance as module
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.prepare import prepare_folder
-from tepo_lab.execute.provenance import (
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.running import provenance as module
+from tepo_lab.execute.running.prepare import prepare_folder
+from tepo_lab.execute.running.provenance import (
     changed_inputs,
     command,
     data_identity,

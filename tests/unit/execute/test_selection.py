@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.ledger import Entry
-from tepo_lab.execute.selection import FILE, selection_notes, write_selection
+from tepo_lab.execute.planning.ledger import Entry
+from tepo_lab.execute.planning.selection import FILE, selection_notes, write_selection
+from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import load_sweep, planned
-from tepo_lab.schema.record import RunFolder, append_line, write_json
 
 
 def test_what_was_chosen_stands_while_runs_are_blocked(tmp_path):

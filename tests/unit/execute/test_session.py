@@ -6,12 +6,12 @@ import io
 
 from rich.console import Console
 
-from tepo_lab.execute.listing import plan_table
-from tepo_lab.execute.plan import make_plan
-from tepo_lab.execute.prepare import prepare_folder
-from tepo_lab.execute.session import _opening, _other_rules, run_sweep
+from tepo_lab.execute.planning.plan import make_plan
+from tepo_lab.execute.running.prepare import prepare_folder
+from tepo_lab.execute.running.sweep import _opening, _other_rules, run_sweep
+from tepo_lab.execute.showing.listing import plan_table
+from tepo_lab.records.files import append_line
 from tepo_lab.registry.expand import expand, load_sweep
-from tepo_lab.schema.record import append_line
 from tests.generation_columns import write_evaluation
 
 

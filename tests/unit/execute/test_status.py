@@ -9,11 +9,10 @@ import pytest
 from rich.console import Console
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.execute.chosen import chosen_folders
-from tepo_lab.execute.lease import Lease
-from tepo_lab.execute.ledger import entry
-from tepo_lab.execute.prepare import prepare_folder, write_sweep
-from tepo_lab.execute.status import (
+from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.named_runs import chosen_folders
+from tepo_lab.execute.running.prepare import prepare_folder, write_sweep
+from tepo_lab.execute.showing.status import (
     Status,
     as_json,
     status_line,
@@ -23,9 +22,10 @@ from tepo_lab.execute.status import (
     summary,
     watch,
 )
-from tepo_lab.execute.why import causes
+from tepo_lab.execute.showing.why import causes
+from tepo_lab.records.files import append_line, tail, write_json
+from tepo_lab.records.lease import Lease
 from tepo_lab.registry.expand import expand, load_sweep
-from tepo_lab.schema.record import append_line, tail, write_json
 from tests.generation_columns import write_evaluation
 from tests.leases import lease_of_another_machine
 

@@ -11,11 +11,11 @@ from ray.train._internal.storage import StorageContext
 from ray.tune.experiment import Trial
 from ray.tune.registry import register_trainable
 
-from tepo_lab.execute.lease import Lease
-from tepo_lab.execute.trainable import Ends, TrialTrainable
-from tepo_lab.schema.lease import is_held
-from tepo_lab.schema.record import RunFolder
-from tepo_lab.tasks.hub import HubUnreachableError
+from tepo_lab.execute.running.trainable import Ends, TrialTrainable
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.lease import Lease
+from tepo_lab.records.lease_file import is_held
+from tepo_lab.tasks.hub_data import HubUnreachableError
 from tests.leases import lease_of_another_machine
 from tests.trial_config import trial_config
 
@@ -27,7 +27,7 @@ def asked(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(HfApi, "model_info", answer)
-    monkeypatch.setattr("tepo_lab.execute.attempt.WAITS", ())
+    monkeypatch.setattr("tepo_lab.execute.running.attempt.WAITS", ())
 
 
 class NoSuchModelError(RepositoryNotFoundError):
@@ -104,8 +104,8 @@ def test_what_a_full_disk_does_not_take_is_recorded_when_the_others_are_over(sma
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tepo_lab.execute.failures.append_line", full)
-        patched.setattr("tepo_lab.execute.trainable.append_line", full)
+        patched.setattr("tepo_lab.execute.running.failures.append_line", full)
+        patched.setattr("tepo_lab.execute.running.trainable.append_line", full)
         ends.on_trial_error(trial=trial)
         ends.stopped(trial, 2)
         with pytest.raises(OSError, match="No space left"):

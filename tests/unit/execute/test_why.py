@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from tepo_lab.errors import MachineError, ModelError, ResourceError, is_machine_failure
-from tepo_lab.execute.failures import (
+from tepo_lab.execute.running.failures import (
     begin_attempt,
     end_attempt,
     fingerprint,
@@ -21,9 +21,9 @@ from tepo_lab.execute.failures import (
     retry_seconds,
     text_fingerprint,
 )
-from tepo_lab.execute.lease import Lease
-from tepo_lab.execute.why import causes, causes_text, log_tail
-from tepo_lab.schema.record import RunFolder, append_line
+from tepo_lab.execute.showing.why import causes, causes_text, log_tail
+from tepo_lab.records.files import RunFolder, append_line
+from tepo_lab.records.lease import Lease
 
 
 @pytest.fixture

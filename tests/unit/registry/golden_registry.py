@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tepo_lab.execute.listing import registry_listing
+from tepo_lab.execute.showing.listing import registry_listing
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep

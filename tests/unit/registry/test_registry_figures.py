@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.execute.listing import registry_listing
+from tepo_lab.execute.showing.listing import registry_listing
 from tepo_lab.registry.json_schema import json_schema
 from tepo_lab.registry.locations import find, names, read_yaml
 from tepo_lab.registry.reports import FIGURES, load_report, resolve_report

@@ -149,7 +149,7 @@ def test_a_sweep_in_which_a_loss_may_overflow_lets_a_gradient_too(name):
 @pytest.mark.parametrize("name", names("reports"))
 def test_every_report_resolves_and_its_published_rows_are_arms_it_shows(name):
     from tepo_lab.registry.locations import package_root
-    from tepo_lab.report.published import load_published
+    from tepo_lab.report.table.published import load_published
 
     report = load_report(name)
     published = load_published(package_root() / "reports" / "published", report.published)

@@ -1,4 +1,4 @@
-"""Homes with synthetic runs, written by the record contract (`tepo_lab.schema.record`)."""
+"""Homes with synthetic runs, written by the record contract (`tepo_lab.records.files`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tepo_lab.report.frame import Table, WantedRow
-from tepo_lab.report.table import Wanted, build_table
+from tepo_lab.records.files import GENERATION_COLUMNS, RunFolder, append_line, write_json
+from tepo_lab.report.table.build import Wanted, build_table
+from tepo_lab.report.table.frame import Table, WantedRow
 from tepo_lab.schema.profile import Suite
-from tepo_lab.schema.record import GENERATION_COLUMNS, RunFolder, append_line, write_json
 from tepo_lab.schema.table import Report
 from tests.generation_columns import generation_columns
 

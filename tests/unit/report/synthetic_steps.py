@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tepo_lab.schema.record import RunFolder, append_line, write_json
+from tepo_lab.records.files import RunFolder, append_line, write_json
 
 
 def write_steps(folder: RunFolder, steps: int, *, level: float = 1.0, lacking: tuple[str, ...] = ()) -> None:

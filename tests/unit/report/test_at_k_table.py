@@ -9,8 +9,8 @@ import pytest
 from synthetic_home import SyntheticHome
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.report.frame import Score
-from tepo_lab.report.render import render
+from tepo_lab.report.render.formats import render
+from tepo_lab.report.table.frame import Score
 
 
 def by_enumeration(right: list[int], samples: int, k: int) -> float:

@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tepo_lab.audit.inputs import read_printed, read_published
+from tepo_lab.audit.rules import reachable
+from tepo_lab.audit.run import Audit, audit
 from tepo_lab.errors import ConfigError, DataError
-from tepo_lab.report.audit import Audit, audit
-from tepo_lab.report.audit_input import read_printed, read_published
-from tepo_lab.report.audit_rules import reachable
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "reports" / "published"
 COUNTS = {"benchmarks": {"hard": {"problems": 30, "samples": 4}, "easy": {"problems": 200}}}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tepo_lab.errors import RecordError
-from tepo_lab.report.budget import equal_budget
-from tepo_lab.report.scan import FoundRun, missing_reason
-from tepo_lab.schema.record import RunFolder, append_line
+from tepo_lab.records.files import RunFolder, append_line
+from tepo_lab.report.table.budget import equal_budget
+from tepo_lab.report.table.scan import FoundRun, missing_reason
 
 
 def run_of(

@@ -12,11 +12,11 @@ import pytest
 from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, failed, only_row, random_columns
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.lease import Lease
-from tepo_lab.report import scan
-from tepo_lab.report.best import alike, best
-from tepo_lab.report.lines import blocks, footnotes
-from tepo_lab.schema.record import append_line, read_lines
+from tepo_lab.records.files import append_line, read_lines
+from tepo_lab.records.lease import Lease
+from tepo_lab.report.render.words import blocks, footnotes
+from tepo_lab.report.table.best import alike, best
+from tepo_lab.report.table.build import scan
 from tests.leases import lease_of_another_machine
 
 DONE = {"event": "complete", "step": 20}

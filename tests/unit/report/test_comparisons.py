@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from synthetic_home import REPORT, RIGHT, SyntheticHome
 
-from tepo_lab.report.figures import bars, forest
-from tepo_lab.report.figures_data import figure_lines
-from tepo_lab.report.frame import Table
-from tepo_lab.report.lines import comparison_cells
-from tepo_lab.report.render import render
-from tepo_lab.report.table import build_table
+from tepo_lab.report.figures.data import figure_lines
+from tepo_lab.report.figures.draw import bars, forest
+from tepo_lab.report.render.formats import render
+from tepo_lab.report.render.words import comparison_cells
+from tepo_lab.report.table.build import build_table
+from tepo_lab.report.table.frame import Table
 from tepo_lab.schema.figure import FigureReport
 
 PANELS = {

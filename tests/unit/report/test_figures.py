@@ -11,10 +11,10 @@ from synthetic_home import SyntheticHome
 from synthetic_steps import write_steps
 
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.report.figures import CELLS, bars, cells, curves, draw, forest
-from tepo_lab.report.figures_data import figure_lines
-from tepo_lab.report.figures_series import ArmRuns, gaps, shown_arms, wanted_arms
-from tepo_lab.report.figures_style import COLOURS, Drawn, save, svg_fragment
+from tepo_lab.report.figures.data import figure_lines
+from tepo_lab.report.figures.draw import CELLS, bars, cells, curves, draw, forest
+from tepo_lab.report.figures.series import ArmRuns, gaps, shown_arms, wanted_arms
+from tepo_lab.report.figures.style import COLOURS, Drawn, save, svg_fragment
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.figure import FigureReport, Plot
 

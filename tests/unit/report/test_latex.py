@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from synthetic_home import SyntheticHome
 
-from tepo_lab.report.frame import WantedRow
-from tepo_lab.report.render import render
+from tepo_lab.report.render.formats import render
+from tepo_lab.report.table.frame import WantedRow
 
 ENGINE = shutil.which("tectonic") or shutil.which("pdflatex")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tepo_lab.report.figures_series import ArmRuns, SeedRun
-from tepo_lab.report.page_tokens import token_data
-from tepo_lab.schema.record import TOKEN_COLUMNS, RunFolder, write_json
+from tepo_lab.records.files import TOKEN_COLUMNS, RunFolder, write_json
+from tepo_lab.report.figures.series import ArmRuns, SeedRun
+from tepo_lab.report.render.page_tokens import token_data
 
 RESPONSE = {name: [0.5, 0.25] for name in TOKEN_COLUMNS if name != "mask"} | {"tokens": ["a", "b"]}
 GROUPS = [{"problem": "p", "responses": [RESPONSE]}]

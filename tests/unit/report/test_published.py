@@ -9,8 +9,8 @@ import yaml
 from synthetic_home import SyntheticHome, random_columns
 
 from tepo_lab.errors import DataError
-from tepo_lab.report.published import PublishedTable, against_published, load_published, why_not_comparable
-from tepo_lab.report.render import FORMATS, render
+from tepo_lab.report.render.formats import FORMATS, render
+from tepo_lab.report.table.published import PublishedTable, against_published, load_published, why_not_comparable
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.table import Report

@@ -15,10 +15,10 @@ from rich.console import Console
 from synthetic_home import SUITE, SyntheticHome, columns_of, random_columns
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.report.frame import WantedRow
-from tepo_lab.report.lines import caption, footnotes
-from tepo_lab.report.render import FORMATS, render
-from tepo_lab.report.text import renderable
+from tepo_lab.report.render.formats import FORMATS, render
+from tepo_lab.report.render.terminal import renderable
+from tepo_lab.report.render.words import caption, footnotes
+from tepo_lab.report.table.frame import WantedRow
 from tepo_lab.schema.profile import Suite
 from tests.golden_files import assert_golden
 

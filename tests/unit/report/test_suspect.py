@@ -11,10 +11,10 @@ from synthetic_home import SUITE, SyntheticHome, columns_of
 from synthetic_steps import write_steps
 
 from tepo_lab.errors import RecordError
-from tepo_lab.report.frame import Row
-from tepo_lab.report.lines import blocks
-from tepo_lab.report.render import render
-from tepo_lab.schema.record import append_line
+from tepo_lab.records.files import append_line
+from tepo_lab.report.render.formats import render
+from tepo_lab.report.render.words import blocks
+from tepo_lab.report.table.frame import Row
 
 RIGHT = {"greedy": [1, 1, 0, 0, 0, 0], "sampled": [4, 1, 0]}
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, failed, only_row, outcome
 
-from tepo_lab.report.lines import blocks
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
+from tepo_lab.report.render.words import blocks
 from tests.leases import lease_of_another_machine
 
 

@@ -10,10 +10,10 @@ from scipy import stats
 from synthetic_home import REPORT, SUITE, SyntheticHome, columns_of
 
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.report.render import FORMATS
-from tepo_lab.report.target import Target, TargetTable, first_at, make_target, steps_to_target
-from tepo_lab.report.target_render import render_target
-from tepo_lab.schema.record import append_line
+from tepo_lab.records.files import append_line
+from tepo_lab.report.render.formats import FORMATS
+from tepo_lab.report.render.target import render_target
+from tepo_lab.report.table.target import Target, TargetTable, first_at, make_target, steps_to_target
 from tests.golden_files import assert_golden
 
 #: Right answers of two evaluations of one run.

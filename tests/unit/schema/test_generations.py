@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tepo_lab.schema.generations import LASTING, fault_of
+from tepo_lab.records.generations import LASTING, fault_of
 
 ROWS: dict[str, list[Any]] = {
     "benchmark": ["a", "a", "b"],

@@ -7,11 +7,12 @@ import os
 
 import pytest
 
-from tepo_lab.execute import lease as writing
-from tepo_lab.execute.lease import Lease
-from tepo_lab.schema import lease, processes
-from tepo_lab.schema.lease import STALE_SECONDS, is_held, read_lease
-from tepo_lab.schema.record import RunFolder, write_json
+from tepo_lab.records import lease as writing
+from tepo_lab.records import lease_file as lease
+from tepo_lab.records import processes
+from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.records.lease import Lease
+from tepo_lab.records.lease_file import STALE_SECONDS, is_held, read_lease
 from tests.leases import lease_of_another_machine
 
 

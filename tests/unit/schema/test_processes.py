@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tepo_lab.schema.processes import children, lives
+from tepo_lab.records.processes import children, lives
 
 
 def test_a_process_lives_until_it_has_died_whether_or_not_it_was_asked_about():

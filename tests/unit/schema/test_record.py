@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.record import RunFolder, append_line, read_lines, run_folders, tail, write_json, write_whole
+from tepo_lab.records.files import RunFolder, append_line, read_lines, run_folders, tail, write_json, write_whole
 
 
 def test_lines_come_back_in_order(tmp_path):

@@ -14,9 +14,9 @@ from huggingface_hub.errors import RepositoryNotFoundError
 
 from tepo_lab.errors import DataError
 from tepo_lab.schema.profile import DatasetData
-from tepo_lab.tasks.hub import HubUnreachableError, data_commit, is_out_of_reach
+from tepo_lab.tasks.data_files import _hub_table
+from tepo_lab.tasks.hub_data import HubUnreachableError, data_commit, is_out_of_reach
 from tepo_lab.tasks.sources import open_source
-from tepo_lab.tasks.tables import _hub_table
 
 OLD, NEW = "a" * 40, "b" * 40
 ROWS = [{"id": "a", "problem": "1+1?", "answer": "2"}, {"id": "b", "problem": "2+2?", "answer": "4"}]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from tepo_lab.nano.network import VOCABULARY, nano_network, nano_tokenizer
 from tepo_lab.tasks.chain import ChainTask, DemonstrationStyle, demonstration
-from tepo_lab.tasks.nano_model import VOCABULARY, nano_network, nano_tokenizer
 
 
 @pytest.fixture(params=["fresh", "saved", "shipped"])

@@ -11,7 +11,7 @@ import pytest
 
 from tepo_lab.errors import DataError
 from tepo_lab.schema.profile import DatasetData
-from tepo_lab.tasks.tables import local_rows
+from tepo_lab.tasks.data_files import local_rows
 
 MACHINE = [OSError(number, "said by the system") for number in (errno.ENOMEM, errno.EMFILE, errno.ESTALE, errno.EIO)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tepo_lab.report.figures_style import save
-from tepo_lab.schema.record import RunFolder, append_line, write_json
+from tepo_lab.records.files import RunFolder, append_line, write_json
+from tepo_lab.report.figures.style import save
 from tepo_lab.theory import report, softmax
 from tepo_lab.theory.figure import draw
 from tepo_lab.theory.nano_run import Tokens

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tepo_lab.schema.record import RunFolder, append_line, write_json, write_whole
+from tepo_lab.records.files import RunFolder, append_line, write_json, write_whole
 from tepo_lab.track.mirror import Mirror
 from tepo_lab.track.store import open_client, own_address
 

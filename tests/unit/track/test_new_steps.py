@@ -9,7 +9,7 @@ import pytest
 from synthetic_runs import START, Lab
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.record import append_line, write_whole
+from tepo_lab.records.files import append_line, write_whole
 from tepo_lab.track.state import run_state
 from tepo_lab.track.steps import NewLines, Steps
 

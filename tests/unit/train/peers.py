@@ -27,7 +27,7 @@ def in_processes(count: int, work: Callable[..., None], *args: Any) -> None:
 
 def _process(rank: int, count: int, port: int, path: list[str], work: Callable[..., None], args: tuple[Any]) -> None:
     sys.path[:] = path
-    from tepo_lab.train.peers import GroupPeers
+    from tepo_lab.train.distributed.peers import GroupPeers
 
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tepo_lab.errors import RecordError
-from tepo_lab.schema.record import RunFolder
+from tepo_lab.records.files import RunFolder
 from tepo_lab.train import checkpoint
 from tepo_lab.train.checkpoint import Position
 

@@ -6,7 +6,7 @@ import resource
 import pytest
 import torch
 
-from tepo_lab.train.memory import keep_freed_memory
+from tepo_lab.train.step.allocator import keep_freed_memory
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory of another C library is left to it")

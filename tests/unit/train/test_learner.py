@@ -10,9 +10,9 @@ from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.tasks.sources import open_source
-from tepo_lab.train.experience import Collector, Group
-from tepo_lab.train.learner import Learner
 from tepo_lab.train.model import load_model
+from tepo_lab.train.step.collect import Collector, Group
+from tepo_lab.train.step.learner import Learner
 from tests.conftest import load_nano
 
 
@@ -96,7 +96,7 @@ def test_a_model_that_comes_with_dropout_learns_without(checkpointing, tmp_path)
     """With dropout old and new log-probabilities would differ by its noise; checkpointed passes are made twice."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from tepo_lab.tasks.nano_model import nano_tokenizer
+    from tepo_lab.nano.network import nano_tokenizer
 
     tokenizer = nano_tokenizer()
     torch.manual_seed(0)
@@ -139,7 +139,7 @@ def test_learning_raises_the_probability_of_right_answers():
     learner = Learner(spec, loaded)
 
     def mean_log_prob(right):
-        from tepo_lab.train.scoring import pack
+        from tepo_lab.train.step.scoring import pack
 
         pairs = [
             (group.prompt_ids, response.token_ids)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tepo_lab.errors import ModelError, ResourceError
+from tepo_lab.nano import model_import
+from tepo_lab.nano.model_import import import_model
 from tepo_lab.schema.profile import ModelSpec, Origin
-from tepo_lab.train import model_import
-from tepo_lab.train.model_import import import_model
 
 HIDDEN, LAYERS, HEADS, WORDS = 32, 1, 2, 16
 

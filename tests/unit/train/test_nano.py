@@ -9,9 +9,9 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tepo_lab.errors import ModelError
+from tepo_lab.nano.build import FIRST_STEP, NanoCard, NanoProgress, NanoRecipe, build_nano, share_right
+from tepo_lab.nano.warm_start import WarmStartSettings
 from tepo_lab.tasks.chain import ChainTask
-from tepo_lab.train.nano import FIRST_STEP, NanoCard, NanoProgress, NanoRecipe, build_nano, share_right
-from tepo_lab.train.warm_start import WarmStartSettings
 
 SHORT = NanoRecipe(
     seed=5,

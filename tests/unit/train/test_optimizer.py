@@ -7,7 +7,7 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.train.optimizer import MasterAdamW, adamw, trained_weights
+from tepo_lab.train.step.optimizer import MasterAdamW, adamw, trained_weights
 from tests.unit.train.test_peers import tiny
 
 

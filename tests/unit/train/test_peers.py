@@ -8,19 +8,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.engine import Response, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ModelSpec
-from tepo_lab.schema.record import RunFolder
 from tepo_lab.train import checkpoint
-from tepo_lab.train.experience import Group
-from tepo_lab.train.learner import Learner
+from tepo_lab.train.distributed.peers import ALONE, GroupPeers, sendable
+from tepo_lab.train.distributed.sharing import SharedEngine
 from tepo_lab.train.model import LoadedModel
-from tepo_lab.train.optimizer import adamw
-from tepo_lab.train.peers import ALONE, GroupPeers, sendable
-from tepo_lab.train.sampler_check import CheckedEngine
-from tepo_lab.train.sharing import SharedEngine
+from tepo_lab.train.step.collect import Group
+from tepo_lab.train.step.learner import Learner
+from tepo_lab.train.step.optimizer import adamw
+from tepo_lab.train.step.sampler_check import CheckedEngine
 from tepo_lab.train.trial import Trial
 from tests.unit.train.peers import in_processes
 
@@ -87,7 +87,7 @@ CASES = {
 
 def compare(peers, path):
     """Learn each case with all processes and with one; the first process keeps the metrics and weights of both."""
-    from tepo_lab.train.sharded import full_weights, load_sharded
+    from tepo_lab.train.distributed.sharded import full_weights, load_sharded
 
     results = {}
     for name, (tied, arm, checkpointing) in CASES.items():
@@ -112,7 +112,13 @@ def taken_over_untouched(peers, folder):
 
     And with one that is new.
     """
-    from tepo_lab.train.sharded import full_weights, load_optimizer, load_sharded, save_optimizer, scatter_optimizer
+    from tepo_lab.train.distributed.sharded import (
+        full_weights,
+        load_optimizer,
+        load_sharded,
+        save_optimizer,
+        scatter_optimizer,
+    )
 
     weights = {}
     for way in ("shards", "one process", "new"):
@@ -136,7 +142,7 @@ def to_one_and_back(peers, home):
     """Float32 weights and moments of a bfloat16 model: of two processes, then of one, then of two again."""
     from transformers import Qwen3ForCausalLM
 
-    from tepo_lab.train.sharded import load_sharded
+    from tepo_lab.train.distributed.sharded import load_sharded
 
     trainer = compose_run("tepo", "nano", OVERRIDES, seed=1).trainer
 
@@ -182,7 +188,7 @@ def rounded(weight):
 
 def replica_mismatches(peers):
     """How far a replica's log-probabilities are from the sharded model's: before an update, after it, and synced."""
-    from tepo_lab.train.sharded import ReplicaEngine, load_sharded
+    from tepo_lab.train.distributed.sharded import ReplicaEngine, load_sharded
 
     model = load_sharded(ModelSpec(name="tiny", path="tiny"), peers, torch.device("cpu"), partial(tiny, tied=True))
     loaded = LoadedModel(model, None, (0,), 0)

@@ -12,7 +12,7 @@ from tepo_lab.rollout.engine import Sampling
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.train import trial as module
 from tepo_lab.train.engines import open_engine
-from tepo_lab.train.sampler_check import CheckedEngine
+from tepo_lab.train.step.sampler_check import CheckedEngine
 from tepo_lab.train.trial import run_trial
 
 

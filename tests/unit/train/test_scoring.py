@@ -15,8 +15,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from tepo_lab.train import scoring
-from tepo_lab.train.scoring import Scorer, pack, pack_sharing
+from tepo_lab.train.step import scoring
+from tepo_lab.train.step.scoring import Scorer, pack, pack_sharing
 
 PROMPTS = [[15, 16, 20, 21], [15, 11, 12, 13, 14, 15, 16]]
 RESPONSES = [(20, 21, 22, 5, 2), (18, 2)]

@@ -5,7 +5,7 @@ import pytest
 from tepo_lab.errors import ConfigError
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.sweep import StopRule
-from tepo_lab.train.stop import broken_rule
+from tepo_lab.train.step.stop_rules import broken_rule
 
 
 def rule(when, steps=1):

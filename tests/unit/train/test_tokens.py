@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from tepo_lab.schema.record import TOKEN_COLUMNS
-from tepo_lab.train.scoring import pack
-from tepo_lab.train.tokens import GROUPS, RESPONSES, TokenSample, token_texts
+from tepo_lab.records.files import TOKEN_COLUMNS
+from tepo_lab.train.step.scoring import pack
+from tepo_lab.train.step.token_samples import GROUPS, RESPONSES, TokenSample, token_texts
 from tepo_lab.train.trial import Trial, run_trial
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tepo_lab.errors import DataError, RecordError
-from tepo_lab.schema.record import GENERATION_COLUMNS, append_line
+from tepo_lab.records.files import GENERATION_COLUMNS, append_line
 from tepo_lab.schema.sweep import StopRule
 from tepo_lab.train import checkpoint, trial
 from tepo_lab.train.trial import Trial, run_trial

@@ -5,8 +5,8 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from tepo_lab.errors import DataError, ModelError
-from tepo_lab.tasks.nano_model import nano_network, nano_tokenizer
-from tepo_lab.train.warm_start import (
+from tepo_lab.nano.network import nano_network, nano_tokenizer
+from tepo_lab.nano.warm_start import (
     IGNORED,
     WarmStartSettings,
     accumulate_gradient,

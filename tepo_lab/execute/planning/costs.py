@@ -1,0 +1,107 @@
+"""What runs take: measured from the home's finished runs where there are any, else as the profile declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+
+from tepo_lab.errors import RecordError
+from tepo_lab.execute.planning.ledger import Entry, lacking_evaluations
+from tepo_lab.records.files import RunFolder, tell_passed_over
+from tepo_lab.schema.run import RunSpec
+
+#: Finished runs read for one estimate; more would not make it better.
+RUNS_READ = 5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Wall seconds of one training step and of one evaluation, and how many finished runs say so (0: declared)."""
+
+    seconds_per_step: float
+    evaluation_seconds: float
+    runs: int = 0
+
+    @property
+    def basis(self) -> str:
+        """Where the figures come from, in one phrase."""
+        return f"measured ({self.runs} runs)" if self.runs else "declared"
+
+
+class Costs:
+    """Costs by arm and profile. The home's folders are listed once, and read only for what is asked."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._known: dict[tuple[str, float], Cost | None] = {}
+
+    @cached_property
+    def _folders(self) -> dict[str, list[Path]]:
+        """Run folders by the start of their name, <arm>-<profile>."""
+        folders: dict[str, list[Path]] = {}
+        for path in sorted(self.home.glob("runs/*")):
+            folders.setdefault(path.name.rsplit("-", 2)[0], []).append(path)
+        return folders
+
+    def of(self, spec: RunSpec) -> Cost:
+        """What a run takes: the median over finished runs of its arm and profile on as many GPUs, else as declared."""
+        name, gpus = f"{spec.arm.name}-{spec.profile.name}", spec.resources.gpus
+        if (name, gpus) not in self._known:
+            self._known[name, gpus] = _measured(self._folders.get(name, ()), gpus)
+        declared = spec.profile.estimates
+        return self._known[name, gpus] or Cost(declared.seconds_per_step, declared.evaluation_seconds)
+
+    def seconds_left(self, each: Entry) -> float:
+        """Wall seconds that a run still takes; 0 when nothing is to be done."""
+        if not each.is_pending:
+            return 0.0
+        spec, cost = each.planned.spec, self.of(each.planned.spec)
+        evaluations = len(lacking_evaluations(each.folder, spec, each.folder.events()))
+        return max(0, spec.steps - each.steps_done) * cost.seconds_per_step + evaluations * cost.evaluation_seconds
+
+
+def _measured(folders: Iterable[Path], gpus: float) -> Cost | None:
+    steps: list[float] = []
+    evaluations: list[float] = []
+    runs = 0
+    for folder in map(RunFolder, folders):
+        try:
+            events, metrics = folder.events(), folder.metrics()
+            if not events or events[-1]["event"] != "complete" or _gpus(folder) != gpus:
+                continue
+        except RecordError as error:
+            tell_passed_over(folder, error)
+            continue
+        steps += [each["seconds/step"] for each in metrics if each.get("seconds/step") is not None]
+        evaluations += [each["seconds"] for each in events if each["event"] == "evaluated" and "seconds" in each]
+        runs += 1
+        if runs == RUNS_READ:
+            break
+    if not evaluations:
+        return None
+    return Cost(median(steps) if steps else 0.0, median(evaluations), runs)
+
+
+def _gpus(folder: RunFolder) -> float | None:
+    """On how many GPUs a run was made; None where its run.json does not say."""
+    resources = folder.run()["spec"].get("resources")
+    return resources.get("gpus") if isinstance(resources, dict) else None
+
+
+def wall_seconds(entries: Sequence[Entry], costs: Costs, cpus: float, gpus: float) -> float:
+    """Seconds until all runs are done on a cluster that holds any of them, each started in order as soon as it fits."""
+    running: list[tuple[float, float, float]] = []
+    clock = 0.0
+    for each in entries:
+        asked, seconds = each.planned.spec.resources, costs.seconds_left(each)
+        while running and (
+            sum(run[1] for run in running) + asked.cpus > cpus or sum(run[2] for run in running) + asked.gpus > gpus
+        ):
+            first = min(running)
+            running.remove(first)
+            clock = first[0]
+        running.append((clock + seconds, asked.cpus, asked.gpus))
+    return max((run[0] for run in running), default=0.0)

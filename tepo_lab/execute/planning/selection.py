@@ -1,0 +1,74 @@
+"""Which point of an exploratory sweep is chosen, by its validation scores, and what a table says about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from tepo_lab.errors import RecordError
+from tepo_lab.execute.planning.ledger import Entry
+from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.schema.sweep import Sweep
+
+FILE = "selection.json"
+
+
+def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
+    """Record each point's validation score and the best point of each arm in the sweep's folder.
+
+    A point's score is the mean over its seeds of the last validation of runs that came to their end; a point that the
+    search ended early, or that collapsed, cannot be chosen. What was chosen before stands as long as any run is
+    blocked, whose score is not to be had.
+    """
+    assert sweep.search is not None
+    if any(each.action == "blocked" for each in entries):
+        return
+    scores: dict[str, list[float]] = {}
+    arms: dict[str, str] = {}
+    for each in entries:
+        if not each.planned.spec.arm.trained:
+            continue
+        arms[each.planned.family] = each.planned.spec.arm.name
+        value = last_validation(each.folder) if each.state == "complete" else None
+        if value is not None:
+            scores.setdefault(each.planned.family, []).append(value)
+    means = {family: fmean(values) for family, values in scores.items()}
+    best = max if sweep.search.mode == "max" else min
+    chosen = [
+        best((family for family in means if arms[family] == arm), key=means.__getitem__)
+        for arm in sorted({arms[family] for family in means})
+    ]
+    points = {arm: sum(each == arm for each in arms.values()) for arm in set(arms.values())}
+    write_json(
+        home / "sweeps" / sweep.name / FILE,
+        {
+            "metric": sweep.search.metric,
+            "mode": sweep.search.mode,
+            "scores": means,
+            "chosen": {family: {"arm": arms[family], "points": points[arms[family]]} for family in chosen},
+        },
+    )
+
+
+def last_validation(folder: RunFolder) -> float | None:
+    """The run's last validation score in percent, or None if it was never validated."""
+    values = [float(event["value"]) for event in folder.events() if event["event"] == "validated"]
+    return values[-1] if values else None
+
+
+def selection_notes(home: Path) -> dict[str, str]:
+    """family -> what its row's label must add, for every point that a search in this home has chosen.
+
+    Raises `RecordError` for a damaged file: without it a label would keep to itself that its point was chosen.
+    """
+    notes: dict[str, str] = {}
+    for path in sorted(home.glob(f"sweeps/*/{FILE}")):
+        try:
+            for family, found in json.loads(path.read_bytes())["chosen"].items():
+                notes[family] = f"chosen among {found['points']} points"
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            mend = "running the sweep again writes it anew"
+            raise RecordError(f"{path} is damaged ({type(error).__name__}: {error}): {mend}.") from None
+    return notes

@@ -1,0 +1,101 @@
+"""Failures of a run: the user's or the machine's, what they are recorded as, and how long a retry waits."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import time
+import traceback
+from typing import Any, Literal
+
+from tepo_lab.errors import TepoLabError, is_machine_failure
+from tepo_lab.records.files import RunFolder, append_line, write_json
+
+Kind = Literal["user", "machine"]
+
+#: Seconds before the first retry after a failure of the machine; each further one waits `RETRY_GROWTH` times as long.
+RETRY_SECONDS = 2.0
+RETRY_GROWTH = 4
+LONGEST_RETRY_SECONDS = 120.0
+
+
+def machine_trouble(error: OSError) -> str | None:
+    """What the machine lacks and the mend, in a line; None for an error that is not the machine's."""
+    if not is_machine_failure(error):
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    mend = "free space (tepo-lab clean shows what could go)" if is_full else "mend the machine"
+    return f"{where}{error.strerror or error}; {mend}, then give the same command again: it goes on from here."
+
+
+def retry_seconds(failures: int) -> float:
+    """Seconds to wait before going on after so many failures of the machine in one session: 0, 2, 8, 32, ... 120."""
+    return min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * RETRY_GROWTH ** (failures - 1)) if failures else 0.0
+
+
+def fingerprint(error: BaseException) -> str:
+    """12 hex digits, equal for errors of the same kind that arose at the same place in the code."""
+    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return hashlib.sha256(json.dumps([type(error).__name__, frames]).encode()).hexdigest()[:12]
+
+
+def text_fingerprint(text: str) -> str:
+    """12 hex digits of an error known by its text alone, equal whatever its numbers (process, address, size)."""
+    return hashlib.sha256(re.sub(r"\b(0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*)\b", "#", text).encode()).hexdigest()[:12]
+
+
+def record_user_failure(folder: RunFolder, error: BaseException) -> None:
+    """Say in the run's records that it failed by the user's making; the other runs go on."""
+    said = str(error) if isinstance(error, TepoLabError) else f"{type(error).__name__}: {error}"
+    _record(folder, "user", said, fingerprint(error), type(error).__name__)
+
+
+def record_machine_failure(folder: RunFolder, error: BaseException) -> None:
+    """Say in the run's records that retrying did not help; the same command tries again from its checkpoint."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    said = lines[-1] if lines else type(error).__name__
+    _record(folder, "machine", said, text_fingerprint(said), type(error).__name__)
+
+
+def _record(folder: RunFolder, kind: Kind, said: str, found: str, error_type: str) -> None:
+    step = max((int(event.get("step", 0)) for event in folder.events()), default=0)
+    values = {"kind": kind, "error": " ".join(said.split())[:500], "error_type": error_type, "fingerprint": found}
+    append_line(folder.events_file, {"time": time.time(), "event": "failed", "step": step, **values})
+
+
+def log_error(folder: RunFolder, error: BaseException) -> None:
+    """Keep the traceback in the run's trial.log, as far as the disk still takes it."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        with folder.log_file.open("a", encoding="utf-8") as log:
+            log.write(text)
+    except OSError as full:
+        # A full disk is often the very error that is to be told, and must not be hidden by that of telling it.
+        error.add_note(f"{folder.log_file} could not be written: {full}")
+
+
+def begin_attempt(folder: RunFolder, session: str) -> int:
+    """Count an attempt at a run. Returns how many of this session's attempts died before it.
+
+    The count lies in a file because the process that failed is gone: nothing else of it may be left.
+    """
+    before = _attempt(folder)
+    failures = int(before["failures"]) + 1 if before.get("session") == session else 0
+    write_json(folder.attempt_file, {"session": session, "failures": failures})
+    return failures
+
+
+def end_attempt(folder: RunFolder) -> None:
+    """The attempt ended by itself, whatever its outcome."""
+    folder.attempt_file.unlink(missing_ok=True)
+
+
+def _attempt(folder: RunFolder) -> dict[str, Any]:
+    try:
+        values = json.loads(folder.attempt_file.read_text())
+        return values if isinstance(values, dict) and isinstance(values.get("failures"), int) else {}
+    except (OSError, ValueError):
+        return {}
