@@ -17,7 +17,7 @@ import torch
 from tepo_lab.errors import RecordError
 from tepo_lab.records.digest import file_sha256
 from tepo_lab.records.files import RunFolder, write_json
-from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 
 MANIFEST = "manifest.json"
 
@@ -39,7 +39,7 @@ def save(
     model: Any,
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
-    peers: Peers = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
     *,
     guard: Callable[[], None] = lambda: None,
 ) -> Path:
@@ -63,36 +63,41 @@ def save(
         guard()
         _publish(partial, final, manifest)
 
-    partial = peers.first(begin)
+    partial = process_group.on_rank_zero(begin)
     try:
-        manifest = _write(partial, position, model, tokenizer, optimizer, peers)
-        peers.first(end)
+        manifest = _write(partial, position, model, tokenizer, optimizer, process_group)
+        process_group.on_rank_zero(end)
     except BaseException:
-        if peers.is_first:
+        if process_group.is_rank_zero:
             shutil.rmtree(partial, ignore_errors=True)
         raise
     return final
 
 
 def _write(
-    partial: Path, position: Position, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, peers: Peers
+    partial: Path,
+    position: Position,
+    model: Any,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    process_group: ProcessGroup,
 ) -> dict[str, Any]:
     """Write a checkpoint's files to disk. Returns its manifest."""
     # Every draw of a run comes from its seed and step; what is left is torch's own generator.
     state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
-    if peers.size > 1:
+    if process_group.world_size > 1:
         from tepo_lab.train.distributed.sharded import save_model, save_optimizer
 
-        save_model(partial / "model", model, peers)
+        save_model(partial / "model", model, process_group)
         save_optimizer(partial / "optimizer", model, optimizer)
     else:
         model.save_pretrained(partial / "model")
         state["optimizer"] = optimizer.state_dict()
-    if peers.is_first:
+    if process_group.is_rank_zero:
         tokenizer.save_pretrained(partial / "model")
         torch.save(state, partial / "training.pt")
-    files = peers.first(lambda: sorted(path for path in partial.rglob("*") if path.is_file()))
-    hashes = peers.divided(lambda first, last: [_on_disk(path) for path in files[first:last]], len(files))
+    files = process_group.on_rank_zero(lambda: sorted(path for path in partial.rglob("*") if path.is_file()))
+    hashes = process_group.map_shares(lambda first, last: [_on_disk(path) for path in files[first:last]], len(files))
     names = [str(path.relative_to(partial)) for path in files]
     return {"step": position.step, "data": position.data, "sha256": dict(zip(names, hashes, strict=True))}
 
@@ -109,7 +114,9 @@ def newest(folder: RunFolder) -> tuple[Path, Position] | None:
     return None
 
 
-def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer, peers: Peers = ALONE) -> None:
+def load_training_state(
+    path: Path, model: Any, optimizer: torch.optim.Optimizer, process_group: ProcessGroup = SINGLE_PROCESS
+) -> None:
     """Put the optimizer and torch's random state back as they were, whatever the number of processes was then and is.
 
     Raises `RecordError` for another model's.
@@ -117,13 +124,13 @@ def load_training_state(path: Path, model: Any, optimizer: torch.optim.Optimizer
     state = torch.load(path / "training.pt", map_location="cpu", weights_only=True)
     whole = state.get("optimizer")
     try:
-        if whole is not None and peers.size == 1:
+        if whole is not None and process_group.world_size == 1:
             optimizer.load_state_dict(whole)
         else:
             from tepo_lab.train.distributed.sharded import load_optimizer, scatter_optimizer
 
             if whole is None:
-                load_optimizer(path / "optimizer", model, optimizer, peers, weights=path / "model")
+                load_optimizer(path / "optimizer", model, optimizer, process_group, weights=path / "model")
             else:
                 scatter_optimizer(whole, model, optimizer)
     except ValueError as error:

@@ -6,18 +6,18 @@ from tepo_lab.errors import ResourceError
 from tepo_lab.rollout.engine import Engine
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.schema.run import RunSpec
-from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from tepo_lab.train.distributed.sharing import SharedEngine
 from tepo_lab.train.model import LoadedModel, model_path
 
 
-def open_engine(spec: RunSpec, loaded: LoadedModel, peers: Peers = ALONE) -> Engine:
+def open_engine(spec: RunSpec, loaded: LoadedModel, process_group: ProcessGroup = SINGLE_PROCESS) -> Engine:
     """The engine of `spec.rollout.engine`; several processes have one each, and divide the prompts.
 
     Raises `ResourceError` when vLLM is asked for and not installed.
     """
-    engine = _own_engine(spec, loaded, is_sharded=peers.size > 1)
-    return SharedEngine(engine, peers) if peers.size > 1 else engine
+    engine = _own_engine(spec, loaded, is_sharded=process_group.world_size > 1)
+    return SharedEngine(engine, process_group) if process_group.world_size > 1 else engine
 
 
 def _own_engine(spec: RunSpec, loaded: LoadedModel, *, is_sharded: bool) -> Engine:

@@ -12,7 +12,7 @@ import torch
 from tepo_lab.errors import ModelError, ResourceError, is_machine_failure
 from tepo_lab.records.digest import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Resources
-from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,12 @@ def pick_device(resources: Resources) -> torch.device:
 
 
 def load_model(
-    spec: ModelSpec, device: torch.device, *, weights: Path | None = None, peers: Peers = ALONE
+    spec: ModelSpec, device: torch.device, *, weights: Path | None = None, process_group: ProcessGroup = SINGLE_PROCESS
 ) -> LoadedModel:
     """Load the model that `spec` names; `weights` is a checkpoint folder of it to load instead.
 
     Several processes hold it in shards (`tepo_lab.train.distributed.sharded`), and all must call this. Dropout is off,
-    whatever its config.json says: the ratios of an update are of one policy's log-probabilities, without noise in either.
-    Checkpoints of it say so.
+    whatever config.json says: the ratios of an update compare one policy's log-probabilities, without dropout noise.
 
     Raises `ModelError` when it cannot be loaded, or its weights are not those that `spec.sha256` declares. What the
     machine lacks (memory, open files, the disk it lies on) is raised as it is.
@@ -58,7 +57,7 @@ def load_model(
     logging.disable_progress_bar()
     path = model_path(spec)
     if spec.sha256 is not None:
-        peers.first(lambda: _check_hash(Path(path), spec))
+        process_group.on_rank_zero(lambda: _check_hash(Path(path), spec))
     source = str(weights) if weights is not None else path
     revision = {} if weights is not None or spec.revision is None else {"revision": spec.revision}
 
@@ -70,10 +69,10 @@ def load_model(
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **({"revision": spec.revision} if spec.revision else {}))
-        if peers.size > 1:
+        if process_group.world_size > 1:
             from tepo_lab.train.distributed.sharded import load_sharded
 
-            model = load_sharded(spec, peers, device, lambda: read(torch.float32))
+            model = load_sharded(spec, process_group, device, lambda: read(torch.float32))
         else:
             model = read(getattr(torch, spec.dtype))
             if spec.gradient_checkpointing:

@@ -24,7 +24,7 @@ from tepo_lab.schema.sweep import MUST_BE_FINITE, VALIDATION, Search, StopRule
 from tepo_lab.tasks.sources import open_source
 from tepo_lab.train import checkpoint
 from tepo_lab.train.checkpoint import Position
-from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from tepo_lab.train.distributed.sharing import SharedGrading
 from tepo_lab.train.engines import open_engine
 from tepo_lab.train.model import LoadedModel, load_model, pick_device
@@ -51,7 +51,7 @@ class Trial:
     """A run in its folder. `advance` until `done`; open the folder again to go on after a death.
 
     Going on starts from the newest undamaged checkpoint: step metrics after it are dropped and made again.
-    Several processes (`peers`) each open the same run and make the same calls; the first alone writes its records.
+    Every process of `process_group` opens the same run and makes the same calls; rank 0 alone writes its records.
     `hardware` of the node it runs on is noted where it starts or resumes. `guard` is called right before each write to
     the run's records, on the first process; it raises when this process may not write any more.
     """
@@ -63,7 +63,7 @@ class Trial:
         *,
         stop: Sequence[StopRule] = (),
         search: Search | None = None,
-        peers: Peers = ALONE,
+        process_group: ProcessGroup = SINGLE_PROCESS,
         hardware: Mapping[str, Any] | None = None,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,30 +73,33 @@ class Trial:
         self.search = search
         self.folder = folder
         self.stop = stop
-        self.peers = peers
-        self.open_grading = partial(SharedGrading, peers)
+        self.process_group = process_group
+        self.open_grading = partial(SharedGrading, process_group)
         self.done = False
         torch.set_num_threads(spec.resources.threads)
-        found = peers.first(lambda: _newest(folder, spec.steps)) if spec.arm.trained else None
+        found = process_group.on_rank_zero(lambda: _newest(folder, spec.steps)) if spec.arm.trained else None
         self.position = found[1] if found else Position(0, 0)
         self.loaded: LoadedModel = load_model(
-            spec.model, pick_device(spec.resources), weights=found[0] / "model" if found else None, peers=peers
+            spec.model,
+            pick_device(spec.resources),
+            weights=found[0] / "model" if found else None,
+            process_group=process_group,
         )
-        self.engine: Engine = open_engine(spec, self.loaded, peers)
-        self.metrics, self.validated, self.collapsed = peers.first(self._taken_up_records)
+        self.engine: Engine = open_engine(spec, self.loaded, process_group)
+        self.metrics, self.validated, self.collapsed = process_group.on_rank_zero(self._taken_up_records)
         if spec.arm.trained:
-            self.learner = Learner(spec, self.loaded, peers)
+            self.learner = Learner(spec, self.loaded, process_group)
             source = open_source(spec.data)
             self.collector = Collector(spec, self.engine, self.loaded.tokenizer, source, open_grading=self.open_grading)
             if found:
-                checkpoint.load_training_state(found[0], self.loaded.model, self.learner.optimizer, peers)
+                checkpoint.load_training_state(found[0], self.loaded.model, self.learner.optimizer, process_group)
             else:
                 torch.manual_seed(derive(spec.seed, "torch"))
 
     def advance(self) -> Progress:
         """Do the next thing: an evaluation that is due, else one training step. The last call ends the run."""
         step = self.position.step
-        due, rule = self.peers.first(self._due)
+        due, rule = self.process_group.on_rank_zero(self._due)
         is_over = rule is not None or step >= self.spec.steps
         if self.search is not None and due == "validation":
             return self._validate(self.search)
@@ -137,7 +140,7 @@ class Trial:
         # JSON has no infinities: what is not finite is recorded as null, and a stop rule can look for it.
         own = {name: value if math.isfinite(value) else None for name, value in values.items()}
         # Each process has its own clock; the first one's numbers are everyone's.
-        metrics = self.peers.first(lambda: own)
+        metrics = self.process_group.on_rank_zero(lambda: own)
         self.metrics.append(metrics)
         tokens = sample.values(self.loaded.tokenizer) if sample is not None else None
         self._write(lambda: append_line(self.folder.metrics_file, {"step": step, **metrics}))
@@ -159,7 +162,7 @@ class Trial:
         limit = self.spec.rollout.max_sampler_mismatch
         if mean is not None and mean <= limit:
             return
-        if self.peers.first(lambda: any(event["event"] == "suspect" for event in self.folder.events())):
+        if self.process_group.on_rank_zero(lambda: any(event["event"] == "suspect" for event in self.folder.events())):
             return
         why = (
             f"the sampler's log-probabilities are {mean:.3g} nats from the trainer's, more than "
@@ -175,7 +178,7 @@ class Trial:
     def _save(self) -> None:
         loaded, optimizer = self.loaded, self.learner.optimizer
         parts = (loaded.model, loaded.tokenizer, optimizer)
-        checkpoint.save(self.folder, self.position, *parts, self.peers, guard=self.guard)
+        checkpoint.save(self.folder, self.position, *parts, self.process_group, guard=self.guard)
         self._write(lambda: checkpoint.prune(self.folder, self.spec.trainer.keep_checkpoints))
         self._record("checkpoint", step=self.position.step)
 
@@ -205,7 +208,7 @@ class Trial:
         checked: dict[str, float | None] = {}
         own = engine.mismatch(self.loaded)
         # Each process has reckoned it; the first one's is everyone's.
-        if (mean := self.peers.first(lambda: own)) is not None:
+        if (mean := self.process_group.on_rank_zero(lambda: own)) is not None:
             checked[EVALUATED_MISMATCH] = mean if math.isfinite(mean) else None
             self._doubt_sampler(self.position.step, checked[EVALUATED_MISMATCH])
         self._write(lambda: write_generations(self.folder.generations(self.position.step), rows))
@@ -233,7 +236,7 @@ class Trial:
     def _started_clock(self) -> Callable[[], tuple[float, float]]:
         """A clock that is called for the wall seconds since, and the CPU seconds of all the run's processes."""
         began, cpu = time.perf_counter(), time.process_time()
-        return lambda: (time.perf_counter() - began, self.peers.total(time.process_time() - cpu)[0])
+        return lambda: (time.perf_counter() - began, self.process_group.sum(time.process_time() - cpu)[0])
 
     def _record(self, event: str, **details: Any) -> None:
         self._write(lambda: self._append_event(event, details))
@@ -243,7 +246,7 @@ class Trial:
 
     def _write(self, work: Callable[[], object]) -> None:
         """Write to the records on the first process, if it still may; what that raises is raised on all."""
-        self.peers.first(lambda: self._guarded(work))
+        self.process_group.on_rank_zero(lambda: self._guarded(work))
 
     def _guarded(self, work: Callable[[], object]) -> None:
         self.guard()

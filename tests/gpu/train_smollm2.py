@@ -31,7 +31,7 @@ from tepo_lab.rollout.engine import Sampling
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import ListSource, open_source
-from tepo_lab.train.distributed.peers import ALONE, GroupPeers, Peers
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup
 from tepo_lab.train.distributed.sharded import full_weights
 from tepo_lab.train.step.scoring import Scorer, pack
 from tepo_lab.train.trial import SAMPLER_MISMATCH, Progress, Trial
@@ -42,25 +42,25 @@ PHASES = ("rollout", "grade", "old_log_probs", "update")
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Train as the arguments say. Returns what is printed last."""
     asked = _parser().parse_args(arguments)
-    peers = _peers(asked.device)
+    process_group = _process_group(asked.device)
     with tempfile.TemporaryDirectory() as own:
-        scratch = peers.first(lambda: own)
-        data = asked.data or peers.first(lambda: write_sums(Path(scratch) / "sums.jsonl"))
-        spec = spec_of(asked, data, peers.size)
+        scratch = process_group.on_rank_zero(lambda: own)
+        data = asked.data or process_group.on_rank_zero(lambda: write_sums(Path(scratch) / "sums.jsonl"))
+        spec = spec_of(asked, data, process_group.world_size)
         began = time.perf_counter()
         run = Path(scratch) / "run"
         run.mkdir(exist_ok=True)
-        trial = Trial(spec, RunFolder(run), peers=peers)
+        trial = Trial(spec, RunFolder(run), process_group=process_group)
         before, steps = agreement(trial), []
         while not trial.done:
             progress = trial.advance()
             if progress.phase == "training":
-                steps.append(shown(progress, is_first=peers.is_first))
+                steps.append(shown(progress, is_first=process_group.is_rank_zero))
         result = {
             "arm": spec.arm.name,
             "device": str(trial.loaded.model.device),
             "dtype": spec.model.dtype,
-            "processes": peers.size,
+            "processes": process_group.world_size,
             "seconds": time.perf_counter() - began,
             "steps": steps,
             "reward_first_quarter": _mean_reward(steps[: max(1, len(steps) // 4)]),
@@ -70,21 +70,21 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "agreement_after": agreement(trial),
         }
         # The folder is the first process's: nobody needs it any more.
-        peers.gather(None)
+        process_group.all_gather(None)
         trial.close()
-    if peers.is_first:
+    if process_group.is_rank_zero:
         print(json.dumps(result))  # noqa: T201
     return result
 
 
-def _peers(device: str) -> Peers:
+def _process_group(device: str) -> ProcessGroup:
     """The processes that torchrun has started, each with a GPU of its own; or this one alone."""
     if "LOCAL_RANK" not in os.environ:
-        return ALONE
+        return SINGLE_PROCESS
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    return GroupPeers()
+    return TorchProcessGroup()
 
 
 def spec_of(asked: argparse.Namespace, data: Path, processes: int = 1) -> RunSpec:

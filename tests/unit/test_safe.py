@@ -40,7 +40,7 @@ RUNS_ITS_INPUT = {
     "os.popen": (),
     "pickle.load": (),
     # What was pickled in the same line: whether an error can go to another process.
-    "pickle.loads": ("peers.py",),
+    "pickle.loads": ("process_group.py",),
     "yaml.unsafe_load": (),
     "yaml.full_load": (),
     "joblib.load": (),

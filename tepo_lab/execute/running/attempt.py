@@ -17,7 +17,7 @@ from tepo_lab.records.repair import go_back_to_records
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.sweep import Search, StopRule
-from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 
 if TYPE_CHECKING:
     from tepo_lab.train.trial import Progress
@@ -30,9 +30,9 @@ class Attempt:
     attempt, and `close` must follow.
     """
 
-    def __init__(self, config: dict[str, Any], peers: Peers = ALONE) -> None:
+    def __init__(self, config: dict[str, Any], process_group: ProcessGroup = SINGLE_PROCESS) -> None:
         self.config = config
-        self.peers = peers
+        self.process_group = process_group
         self.folder = RunFolder(Path(config["folder"]))
         self.lease: Lease | None = None
         self.trial: Any = None
@@ -42,7 +42,7 @@ class Attempt:
         try:
             if self.trial is None and not self._open():
                 return None
-            self.peers.first(self._check_lease)
+            self.process_group.on_rank_zero(self._check_lease)
             progress: Progress = self.trial.advance()
         except Exception as error:
             # Another process runs it (this one was taken for dead, perhaps); the session waits for that. What that one
@@ -52,7 +52,7 @@ class Attempt:
             self.close()
             return None
         if self.trial.done:
-            self.peers.first(lambda: end_attempt(self.folder))
+            self.process_group.on_rank_zero(lambda: end_attempt(self.folder))
         return progress
 
     @property
@@ -72,7 +72,7 @@ class Attempt:
     def _open(self) -> bool:
         from tepo_lab.train.trial import Trial
 
-        spec = self.peers.first(self._begin)
+        spec = self.process_group.on_rank_zero(self._begin)
         if spec is None:
             return False
         stop = [validate(StopRule, rule, where="stop") for rule in self.config["stop"]]
@@ -82,7 +82,7 @@ class Attempt:
             self.folder,
             stop=stop,
             search=search,
-            peers=self.peers,
+            process_group=self.process_group,
             hardware=hardware(),
             guard=self._check_lease,
         )

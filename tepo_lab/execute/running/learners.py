@@ -68,9 +68,9 @@ def learn(config: dict[str, Any]) -> None:
     """What each worker does: the run from where it stands to its end, in step with the others."""
     from ray import train
 
-    from tepo_lab.train.distributed.peers import GroupPeers
+    from tepo_lab.train.distributed.process_group import TorchProcessGroup
 
-    attempt = Attempt(config, GroupPeers())
+    attempt = Attempt(config, TorchProcessGroup())
     try:
         while (progress := attempt.advance()) is not None:
             if config["search"]:

@@ -26,14 +26,14 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.schema.profile import ModelSpec
-from tepo_lab.train.distributed.peers import Peers
+from tepo_lab.train.distributed.process_group import ProcessGroup
 from tepo_lab.train.step.optimizer import MasterAdamW
 
 _FROM_FIRST = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
-def load_sharded(spec: ModelSpec, peers: Peers, device: torch.device, read: Any) -> Any:
-    """The model that `spec` names, sharded over `peers`; the first process alone ever holds all of it, on its CPU.
+def load_sharded(spec: ModelSpec, process_group: ProcessGroup, device: torch.device, read: Any) -> Any:
+    """The model that `spec` names, sharded over `process_group`; only rank 0 ever holds all of it, on its CPU.
 
     Args: `read` gives the whole model on the CPU in float32; called on the first process only.
     """
@@ -43,23 +43,23 @@ def load_sharded(spec: ModelSpec, peers: Peers, device: torch.device, read: Any)
         wholes.append(read())
         return wholes[0].config, wholes[0].generation_config, dict(wholes[0].named_buffers())
 
-    config, generation_config, buffers = peers.first(describe)
+    config, generation_config, buffers = process_group.on_rank_zero(describe)
     model = _skeleton(config, torch.float32)
     model.generation_config = generation_config
     if spec.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    shard(model, peers, device, torch.bfloat16 if spec.dtype == "bfloat16" else torch.float32)
+    shard(model, process_group, device, torch.bfloat16 if spec.dtype == "bfloat16" else torch.float32)
     _allocate(model, device, buffers)
     set_model_state_dict(model, wholes[0].state_dict() if wholes else {}, options=_FROM_FIRST)
     return model.eval()
 
 
-def shard(model: Any, peers: Peers, device: torch.device, dtype: torch.dtype) -> None:
+def shard(model: Any, process_group: ProcessGroup, device: torch.device, dtype: torch.dtype) -> None:
     """Shard each transformer block, and with the root what is left (embeddings, last norm, head: tied ones are one).
 
     Gradients are summed over the processes, since each loss is already divided by the whole mini-batch's totals.
     """
-    mesh = init_device_mesh(device.type, (peers.size,))
+    mesh = init_device_mesh(device.type, (process_group.world_size,))
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     names = set(model._no_split_modules or ())
     for module in [each for each in model.modules() if type(each).__name__ in names]:
@@ -106,10 +106,10 @@ class ReplicaEngine(TransformersEngine):
             weights[name].copy_(value)
 
 
-def save_model(folder: Path, model: Any, peers: Peers) -> None:
+def save_model(folder: Path, model: Any, process_group: ProcessGroup) -> None:
     """Write an ordinary model folder, float32, from the first process."""
-    weights = {name: value.cpu() for name, value in full_weights(model) if peers.is_first}
-    if peers.is_first:
+    weights = {name: value.cpu() for name, value in full_weights(model) if process_group.is_rank_zero}
+    if process_group.is_rank_zero:
         whole = _skeleton(model.config, torch.float32)
         whole.generation_config = model.generation_config
         whole.load_state_dict(weights, assign=True)
@@ -123,7 +123,9 @@ def save_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -
     save({"optimizer": _optimizer_state(model, optimizer)}, checkpoint_id=folder)
 
 
-def load_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer, peers: Peers, *, weights: Path) -> None:
+def load_optimizer(
+    folder: Path, model: Any, optimizer: torch.optim.Optimizer, process_group: ProcessGroup, *, weights: Path
+) -> None:
     """Read what `save_optimizer` wrote, on any number of processes.
 
     One process with a bfloat16 model takes the float32 weights, too, from `weights`, the folder of `save_model`.
@@ -133,7 +135,7 @@ def load_optimizer(folder: Path, model: Any, optimizer: torch.optim.Optimizer, p
         return
     _let_go(model)
     state = get_optimizer_state_dict(model, optimizer)
-    load({"optimizer": state}, checkpoint_id=folder, no_dist=peers.size == 1)
+    load({"optimizer": state}, checkpoint_id=folder, no_dist=process_group.world_size == 1)
     set_optimizer_state_dict(model, optimizer, state)
 
 

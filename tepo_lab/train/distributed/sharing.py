@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from tepo_lab.rollout.engine import Engine, EngineOver, Finished, Prompts, Response, Sampling, tell_nobody
 from tepo_lab.tasks.grading import Grade, Grader, Grading
-from tepo_lab.train.distributed.peers import Peers
+from tepo_lab.train.distributed.process_group import ProcessGroup
 
 
 class SharedEngine(EngineOver):
     """An engine in each process, which samples its share of the prompts. All must call it alike."""
 
-    def __init__(self, engine: Engine, peers: Peers) -> None:
+    def __init__(self, engine: Engine, process_group: ProcessGroup) -> None:
         super().__init__(engine)
-        self.peers = peers
+        self.process_group = process_group
 
     def generate(
         self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
@@ -28,15 +28,15 @@ class SharedEngine(EngineOver):
             placed = replace(sampling, first_prompt=sampling.first_prompt + first)
             return self.engine.generate(prompts[first:last], samples=samples, sampling=placed, finished=tell)
 
-        return self.peers.divided(own, len(prompts))
+        return self.process_group.map_shares(own, len(prompts))
 
 
 class SharedGrading(Grading):
     """A grading to which each process adds the responses it has; all get all grades."""
 
-    def __init__(self, peers: Peers, grader: Grader) -> None:
+    def __init__(self, process_group: ProcessGroup, grader: Grader) -> None:
         super().__init__(grader)
-        self.peers = peers
+        self.process_group = process_group
 
     def grades(self) -> dict[int, Grade]:
-        return {place: grade for own in self.peers.gather(super().grades()) for place, grade in own.items()}
+        return {place: grade for own in self.process_group.all_gather(super().grades()) for place, grade in own.items()}

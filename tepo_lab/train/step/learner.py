@@ -25,7 +25,7 @@ from tepo_lab.objectives import (
 from tepo_lab.rollout.engine import Response
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.step_metrics import SAMPLER_MISMATCH
-from tepo_lab.train.distributed.peers import ALONE, Peers
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from tepo_lab.train.model import LoadedModel
 from tepo_lab.train.seeds import derive
 from tepo_lab.train.step.allocator import keep_freed_memory
@@ -79,9 +79,9 @@ class Learner:
     Several processes, each given the same groups, divide the rows of every mini-batch and make the same update.
     """
 
-    def __init__(self, spec: RunSpec, loaded: LoadedModel, peers: Peers = ALONE) -> None:
+    def __init__(self, spec: RunSpec, loaded: LoadedModel, process_group: ProcessGroup = SINGLE_PROCESS) -> None:
         self.spec = spec
-        self.peers = peers
+        self.process_group = process_group
         self.model = loaded.model
         self.pad_id = loaded.pad_id
         if self.model.device.type == "cpu":
@@ -139,17 +139,21 @@ class Learner:
         lengths = [len(response.token_ids) for _, response, _ in rows]
         parts = self._micro_batches(rows, self._own_rows(rows))
         # Gathering weights takes all processes: each makes as many passes as the one with most.
-        parts += [self._pace()] * (max(self.peers.gather(len(parts))) - len(parts))
+        parts += [self._pace()] * (max(self.process_group.all_gather(len(parts))) - len(parts))
         return MiniBatch(parts, BatchTotals(sum(lengths), sum(length > 0 for length in lengths)))
 
     def _own_rows(self, rows: Sequence[Row]) -> list[int]:
         """The places of this process's rows: neighbours, so that groups stay together, of like token counts."""
-        if self.peers.size == 1:
+        if self.process_group.world_size == 1:
             return list(range(len(rows)))
         ends = list(accumulate(map(_tokens, rows)))
         # A row goes to the process in whose share of all tokens its middle lies.
         middles = [end - _tokens(row) / 2 for end, row in zip(ends, rows, strict=True)]
-        return [place for place, at in enumerate(middles) if int(at * self.peers.size / ends[-1]) == self.peers.rank]
+        return [
+            place
+            for place, at in enumerate(middles)
+            if int(at * self.process_group.world_size / ends[-1]) == self.process_group.rank
+        ]
 
     def _micro_batches(self, rows: Sequence[Row], own: Sequence[int]) -> list[MicroBatch]:
         """Own rows in parts of at most `micro_batch_tokens` tokens, padding counted and shared prompts once.
@@ -195,7 +199,7 @@ class Learner:
         penalty = self._penalty_gradients(mini_batch) if measures_ratio else None
         metrics = self._gradients(mini_batch)
         if penalty is not None:
-            metrics["penalty/gradient_ratio"] = _ratio_to_rest(penalty, self.weights, self.peers)
+            metrics["penalty/gradient_ratio"] = _ratio_to_rest(penalty, self.weights, self.process_group)
         norm = torch.nn.utils.clip_grad_norm_(self.weights, self.spec.trainer.max_grad_norm)
         self.optimizer.step()
         # Not kept through the sampling that follows.
@@ -206,7 +210,7 @@ class Learner:
     def _gradients(self, mini_batch: MiniBatch, term: Term = whole_loss) -> dict[str, float]:
         """Leave the gradient of a term of the loss on one mini-batch in the parameters; returns the loss's metrics."""
         self.optimizer.zero_grad(set_to_none=True)
-        in_parts = len(mini_batch.parts) > 1 or self.peers.size > 1
+        in_parts = len(mini_batch.parts) > 1 or self.process_group.world_size > 1
         if in_parts and needs_whole_mini_batch(self.objective):
             return self._backward_through_scores(mini_batch.parts, term)
         return self._backward(mini_batch, term)
@@ -231,7 +235,7 @@ class Learner:
             output = self._loss(part, scores, mini_batch.totals)
             _carry_back(term(output), scores)
             measured.append((output.metrics, output.token_count))
-        return combine_metrics([each for own in self.peers.gather(measured) for each in own])
+        return combine_metrics([each for own in self.process_group.all_gather(measured) for each in own])
 
     def _backward_through_scores(self, parts: Sequence[MicroBatch], term: Term) -> dict[str, float]:
         """Gradients where the loss looks at the whole mini-batch at once (top-k over its tokens, its extremes).
@@ -263,8 +267,8 @@ class Learner:
     def _whole(self, parts: Sequence[MicroBatch], scores: Sequence[TokenScores]) -> tuple[MicroBatch, TokenScores]:
         """All processes' micro-batches as one, its rows in the mini-batch's order, and its scores as leaves."""
         filled = [(part, score) for part, score in zip(parts, scores, strict=True) if part.rows]
-        gathered = self.peers.gather(
-            [_moved(part, score, "cpu" if self.peers.size > 1 else None) for part, score in filled]
+        gathered = self.process_group.all_gather(
+            [_moved(part, score, "cpu" if self.process_group.world_size > 1 else None) for part, score in filled]
         )
         pieces = [_moved(*piece, self.model.device) for own in gathered for piece in own]
         order = torch.tensor([row for part, _ in pieces for row in part.rows]).argsort().to(self.model.device)
@@ -307,7 +311,9 @@ class Learner:
         ]
         joined = torch.cat([*differences, torch.empty(0)])
         sums, counts, largest = zip(
-            *self.peers.gather((float(joined.sum()), len(joined), float(joined.max()) if len(joined) else 0.0)),
+            *self.process_group.all_gather(
+                (float(joined.sum()), len(joined), float(joined.max()) if len(joined) else 0.0)
+            ),
             strict=True,
         )
         if not sum(counts):
@@ -360,10 +366,10 @@ def _keep_pace(scores: TokenScores) -> None:
     (0.0 * scores.log_probs.sum()).backward()
 
 
-def _ratio_to_rest(part: Sequence[Tensor | None], parameters: Iterable[Tensor], peers: Peers) -> float:
+def _ratio_to_rest(part: Sequence[Tensor | None], parameters: Iterable[Tensor], process_group: ProcessGroup) -> float:
     """||part|| / ||whole - part||, where the parameters hold the whole gradient, or each process its shard of it."""
     pairs = [(own, each.grad) for own, each in zip(part, parameters, strict=True) if each.grad is not None]
-    of_part, of_rest = peers.total(
+    of_part, of_rest = process_group.sum(
         sum(_square(own) for own, _ in pairs if own is not None),
         sum(_square(whole if own is None else whole - own) for own, whole in pairs),
     )

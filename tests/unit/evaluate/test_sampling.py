@@ -17,7 +17,7 @@ from tepo_lab.schema.problem import Problem
 from tepo_lab.tasks import verifier as module
 from tepo_lab.tasks.grading import Grade, Grader, Grading, grade_all
 from tepo_lab.tasks.verifier import Verdict, Verifier
-from tepo_lab.train.distributed.peers import Peers
+from tepo_lab.train.distributed.process_group import ProcessGroup
 from tepo_lab.train.distributed.sharing import SharedEngine, SharedGrading
 
 #: What an engine answers, by its token: right and wrong to the letter, by mathematics, and not at all.
@@ -128,21 +128,21 @@ class Both:
         self.given: list[Any] = [None, None]
         self.all_here = threading.Barrier(2, timeout=60)
 
-    def work(self, work: Callable[[Peers], Any]) -> list[Any]:
+    def work(self, work: Callable[[ProcessGroup], Any]) -> list[Any]:
         """What `work` returns in each of them."""
         with ThreadPoolExecutor(2) as threads:
             return list(threads.map(lambda rank: work(Player(self, rank)), (0, 1)))
 
 
-class Player(Peers):
+class Player(ProcessGroup):
     """One of both; what they give each other travels pickled."""
 
-    size = 2
+    world_size = 2
 
     def __init__(self, both: Both, rank: int) -> None:
         self.both, self.rank = both, rank
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self.both.given[self.rank] = pickle.dumps(value)
         self.both.all_here.wait()
         gathered = [pickle.loads(each) for each in self.both.given]
@@ -153,9 +153,9 @@ class Player(Peers):
 class NotedGrading(SharedGrading):
     """Notes the places of the responses added to it."""
 
-    def __init__(self, peers: Peers, added: dict[int, list[int]]) -> None:
-        super().__init__(peers, Grader())
-        self.added = added[peers.rank] = []
+    def __init__(self, process_group: ProcessGroup, added: dict[int, list[int]]) -> None:
+        super().__init__(process_group, Grader())
+        self.added = added[process_group.rank] = []
 
     def add(self, place: int, response: str, answer: str) -> None:
         self.added.append(place)
@@ -166,7 +166,11 @@ def test_each_process_grades_what_it_sampled_and_gets_all_grades() -> None:
     problems = [*PROBLEMS, Problem("c", "C", "x+1")]
     whole = run(Backwards(), Grading(), problems, 2)
     added: dict[int, list[int]] = {}
-    shared = Both().work(lambda peers: run(SharedEngine(Backwards(), peers), NotedGrading(peers, added), problems, 2))
+    shared = Both().work(
+        lambda process_group: run(
+            SharedEngine(Backwards(), process_group), NotedGrading(process_group, added), problems, 2
+        )
+    )
     assert {rank: sorted(places) for rank, places in added.items()} == {0: [0, 1], 1: [2, 3, 4, 5]}
     for rank, sampled in enumerate(shared):
         assert (sampled.grades, sampled.responses) == (whole.grades, whole.responses)

@@ -14,7 +14,7 @@ from tepo_lab.rollout.engine import Response, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.train import checkpoint
-from tepo_lab.train.distributed.peers import ALONE, GroupPeers, sendable
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, TorchProcessGroup, picklable
 from tepo_lab.train.distributed.sharing import SharedEngine
 from tepo_lab.train.model import LoadedModel
 from tepo_lab.train.step.collect import Group
@@ -22,7 +22,7 @@ from tepo_lab.train.step.learner import Learner
 from tepo_lab.train.step.optimizer import adamw
 from tepo_lab.train.step.sampler_check import CheckedEngine
 from tepo_lab.train.trial import Trial
-from tests.unit.train.peers import in_processes
+from tests.unit.train.distributed.processes import in_processes
 
 #: Objectives of each kind: token by token with a masked penalty, a choice of tokens over the whole mini-batch.
 ARMS = {"tepo": (), "clip_cov": ("objective.selection.fraction=0.2", "objective.selection.lower=-9"), "kl_cov": ()}
@@ -69,10 +69,10 @@ def groups(step: int, prompts: int):
     return made
 
 
-def learned(arm: str, model, peers):
+def learned(arm: str, model, process_group):
     """Metrics of three steps, the last with a mini-batch of a single group."""
     spec = compose_run(arm, "nano", (*OVERRIDES, *ARMS[arm]), seed=1)
-    learner = Learner(spec, LoadedModel(model, None, (0,), 0), peers)
+    learner = Learner(spec, LoadedModel(model, None, (0,), 0), process_group)
     steps = [learner.learn(step, groups(step, prompts)) for step, prompts in ((1, 8), (2, 7), (3, 1))]
     return [{name: value for name, value in step.items() if not name.startswith("seconds/")} for step in steps]
 
@@ -85,29 +85,29 @@ CASES = {
 }
 
 
-def compare(peers, path):
+def compare(process_group, path):
     """Learn each case with all processes and with one; the first process keeps the metrics and weights of both."""
     from tepo_lab.train.distributed.sharded import full_weights, load_sharded
 
     results = {}
     for name, (tied, arm, checkpointing) in CASES.items():
         spec = ModelSpec(name="tiny", path="tiny", gradient_checkpointing=checkpointing)
-        model = load_sharded(spec, peers, torch.device("cpu"), partial(tiny, tied=tied))
-        shared = learned(arm, model, peers)
+        model = load_sharded(spec, process_group, torch.device("cpu"), partial(tiny, tied=tied))
+        shared = learned(arm, model, process_group)
         weights = dict(full_weights(model))
-        if peers.is_first:
+        if process_group.is_rank_zero:
             alone = tiny(tied=tied)
-            results[name] = (shared, learned(arm, alone, ALONE), weights, alone.state_dict())
+            results[name] = (shared, learned(arm, alone, SINGLE_PROCESS), weights, alone.state_dict())
     others = {
-        "untouched": taken_over_untouched(peers, path.with_name("optimizer")),
-        "to one and back": to_one_and_back(peers, path.with_name("checkpoints")),
-        "replica": replica_mismatches(peers),
+        "untouched": taken_over_untouched(process_group, path.with_name("optimizer")),
+        "to one and back": to_one_and_back(process_group, path.with_name("checkpoints")),
+        "replica": replica_mismatches(process_group),
     }
-    if peers.is_first:
+    if process_group.is_rank_zero:
         torch.save(results | others, path)
 
 
-def taken_over_untouched(peers, folder):
+def taken_over_untouched(process_group, folder):
     """Weights after the first update with an optimizer taken over before any, from shards and from one process.
 
     And with one that is new.
@@ -122,11 +122,15 @@ def taken_over_untouched(peers, folder):
 
     weights = {}
     for way in ("shards", "one process", "new"):
-        model = load_sharded(ModelSpec(name="tiny", path="tiny"), peers, torch.device("cpu"), partial(tiny, tied=True))
-        learner = Learner(compose_run("tepo", "nano", OVERRIDES, seed=1), LoadedModel(model, None, (0,), 0), peers)
+        model = load_sharded(
+            ModelSpec(name="tiny", path="tiny"), process_group, torch.device("cpu"), partial(tiny, tied=True)
+        )
+        learner = Learner(
+            compose_run("tepo", "nano", OVERRIDES, seed=1), LoadedModel(model, None, (0,), 0), process_group
+        )
         if way == "shards":
             save_optimizer(folder, model, learner.optimizer)
-            load_optimizer(folder, model, learner.optimizer, peers, weights=folder.with_name("model"))
+            load_optimizer(folder, model, learner.optimizer, process_group, weights=folder.with_name("model"))
         elif way == "one process":
             scatter_optimizer(torch.optim.AdamW(tiny(tied=True).parameters()).state_dict(), model, learner.optimizer)
         learner.learn(1, groups(1, 2))
@@ -138,7 +142,7 @@ class NoTokenizer:
     def save_pretrained(self, folder): ...
 
 
-def to_one_and_back(peers, home):
+def to_one_and_back(process_group, home):
     """Float32 weights and moments of a bfloat16 model: of two processes, then of one, then of two again."""
     from transformers import Qwen3ForCausalLM
 
@@ -147,7 +151,9 @@ def to_one_and_back(peers, home):
     trainer = compose_run("tepo", "nano", OVERRIDES, seed=1).trainer
 
     def sharded(read):
-        model = load_sharded(ModelSpec(name="tiny", path="tiny", dtype="bfloat16"), peers, torch.device("cpu"), read)
+        model = load_sharded(
+            ModelSpec(name="tiny", path="tiny", dtype="bfloat16"), process_group, torch.device("cpu"), read
+        )
         return model, adamw(model, trainer)
 
     def saved(step, model, optimizer, by):
@@ -157,19 +163,19 @@ def to_one_and_back(peers, home):
     for parameter in model.parameters():
         parameter.grad = 1e-3 * parameter.detach()
     optimizer.step()
-    path = saved(1, model, optimizer, peers)
+    path = saved(1, model, optimizer, process_group)
     states = [held(model.parameters(), optimizer)]
 
     def by_one():
         alone = Qwen3ForCausalLM.from_pretrained(path / "model", dtype=torch.bfloat16)
         own = adamw(alone, trainer)
-        checkpoint.load_training_state(path, alone, own, ALONE)
+        checkpoint.load_training_state(path, alone, own, SINGLE_PROCESS)
         assert all(torch.equal(*pair) for pair in zip(alone.parameters(), map(rounded, own.masters), strict=True))
-        return held(own.masters, own), saved(2, alone, own, ALONE)
+        return held(own.masters, own), saved(2, alone, own, SINGLE_PROCESS)
 
-    of_one, path = peers.first(by_one)
+    of_one, path = process_group.on_rank_zero(by_one)
     model, optimizer = sharded(partial(Qwen3ForCausalLM.from_pretrained, path / "model", dtype=torch.float32))
-    checkpoint.load_training_state(path, model, optimizer, peers)
+    checkpoint.load_training_state(path, model, optimizer, process_group)
     return [*states, of_one, held(model.parameters(), optimizer)]
 
 
@@ -186,15 +192,17 @@ def rounded(weight):
     return weight.bfloat16()
 
 
-def replica_mismatches(peers):
+def replica_mismatches(process_group):
     """How far a replica's log-probabilities are from the sharded model's: before an update, after it, and synced."""
     from tepo_lab.train.distributed.sharded import ReplicaEngine, load_sharded
 
-    model = load_sharded(ModelSpec(name="tiny", path="tiny"), peers, torch.device("cpu"), partial(tiny, tied=True))
+    model = load_sharded(
+        ModelSpec(name="tiny", path="tiny"), process_group, torch.device("cpu"), partial(tiny, tied=True)
+    )
     loaded = LoadedModel(model, None, (0,), 0)
-    learner = Learner(compose_run("tepo", "nano", OVERRIDES, seed=1), loaded, peers)
+    learner = Learner(compose_run("tepo", "nano", OVERRIDES, seed=1), loaded, process_group)
     replica = ReplicaEngine(model, dtype="float32", end_ids=(0,), pad_id=0, sequences_per_batch=8)
-    engine = SharedEngine(replica, peers)
+    engine = SharedEngine(replica, process_group)
 
     def mismatch():
         checked = CheckedEngine(engine, 1)
@@ -210,7 +218,7 @@ def replica_mismatches(peers):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    path = tmp_path_factory.mktemp("peers") / "results.pt"
+    path = tmp_path_factory.mktemp("process_group") / "results.pt"
     in_processes(2, compare, path)
     return torch.load(path)
 
@@ -246,15 +254,15 @@ def test_a_replica_tells_whether_it_has_the_trainers_weights(compared):
     assert stale > 1e-3
 
 
-def go_on(peers, specs, folder):
+def go_on(process_group, specs, folder):
     """The run's steps by all processes, then by the first alone, then by all again."""
-    carry_out(specs[0], folder, peers)
-    peers.first(lambda: carry_out(specs[1], folder, ALONE))
-    carry_out(specs[2], folder, peers)
+    carry_out(specs[0], folder, process_group)
+    process_group.on_rank_zero(lambda: carry_out(specs[1], folder, SINGLE_PROCESS))
+    carry_out(specs[2], folder, process_group)
 
 
-def carry_out(spec, folder, peers):
-    trial = Trial(spec, folder, peers=peers)
+def carry_out(spec, folder, process_group):
+    trial = Trial(spec, folder, process_group=process_group)
     while not trial.done:
         trial.advance()
 
@@ -265,7 +273,7 @@ def test_a_run_goes_on_with_another_number_of_processes(small_run, tmp_path):
     specs, folder = [spec for spec, _ in made], made[0][1]
     in_processes(2, go_on, specs, folder)
     alone = small_run("tepo", every, home=tmp_path / "alone")[1]
-    carry_out(specs[2], alone, ALONE)
+    carry_out(specs[2], alone, SINGLE_PROCESS)
     for step, reference in zip(folder.metrics(), alone.metrics(), strict=True):
         for name in ("reward/mean", "rollout/tokens"):
             assert step[name] == reference[name]
@@ -292,10 +300,10 @@ class NotSendableError(Exception):
 
 def test_an_error_that_cannot_be_pickled_is_told_by_name_and_message():
     known = ValueError("as it is")
-    assert sendable(known) is known
+    assert picklable(known) is known
     local = type("LocalError", (Exception,), {})("of no module")
     for error in (NotSendableError("one", "two"), local):
-        found = pickle.loads(pickle.dumps(sendable(error)))
+        found = pickle.loads(pickle.dumps(picklable(error)))
         assert (type(found).__name__, str(found)) == (type(error).__name__, str(error))
 
 
@@ -315,13 +323,13 @@ class FakeGroup:
 def test_all_processes_raise_what_the_first_cannot_send():
     group = FakeGroup()
     for rank in (0, 1):
-        peers = GroupPeers.__new__(GroupPeers)
-        peers.rank, peers.size, peers.objects, peers._dist = rank, 2, None, group
+        process_group = TorchProcessGroup.__new__(TorchProcessGroup)
+        process_group.rank, process_group.world_size, process_group._gloo, process_group._dist = rank, 2, None, group
 
         def work():
             raise NotSendableError("one", "two")
 
         with pytest.raises(Exception, match="one and two") as raised:
-            peers.first(work)
+            process_group.on_rank_zero(work)
         assert raised.type.__name__ == "NotSendableError"
         assert (raised.type is NotSendableError) == (rank == 0)

@@ -15,7 +15,7 @@ from torch import multiprocessing
 
 
 def in_processes(count: int, work: Callable[..., None], *args: Any) -> None:
-    """Call `work(peers, *args)` in `count` processes; what one of them raises is raised here.
+    """Call `work(process_group, *args)` in `count` processes; what one of them raises is raised here.
 
     `work` is a function of a test module, and leaves its results in files.
     """
@@ -27,12 +27,12 @@ def in_processes(count: int, work: Callable[..., None], *args: Any) -> None:
 
 def _process(rank: int, count: int, port: int, path: list[str], work: Callable[..., None], args: tuple[Any]) -> None:
     sys.path[:] = path
-    from tepo_lab.train.distributed.peers import GroupPeers
+    from tepo_lab.train.distributed.process_group import TorchProcessGroup
 
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=count)
     try:
-        work(GroupPeers(), *args)
+        work(TorchProcessGroup(), *args)
     finally:
         dist.destroy_process_group()

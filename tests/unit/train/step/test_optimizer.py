@@ -8,7 +8,7 @@ from torch.nn.utils import parameters_to_vector
 
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.train.step.optimizer import MasterAdamW, adamw, trained_weights
-from tests.unit.train.test_peers import tiny
+from tests.unit.train.distributed.test_process_group import tiny
 
 
 def loss_of(model, ids):

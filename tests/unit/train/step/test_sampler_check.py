@@ -105,7 +105,7 @@ def test_an_untrained_models_evaluation_is_checked(small_run, sampler):
 def test_a_sync_that_only_the_evaluation_can_see_is_checked(small_run, monkeypatch):
     """The weights after the last step are sampled by the evaluation alone."""
 
-    def opened(spec, loaded, peers):
+    def opened(spec, loaded, process_group):
         return Copy(loaded, syncs=syncs)
 
     monkeypatch.setattr(module, "open_engine", opened)
