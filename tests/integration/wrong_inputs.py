@@ -171,7 +171,7 @@ ARGUMENTS: list[tuple[tuple[str, ...], str]] = [
     (("grade", "."), "no such file"),
     (("data", "check", "data.terms=[0]"), "'data.terms.0': must be above 0"),
     (("data", "frobnicate"), "See tepo-lab data --help"),
-    (("audit", "."), "is a folder"),
+    (("audit", "."), "not a file"),
     (("theory", "--seed", "-1"), "--seed"),
     (("status", "--home", ""), "--home: the name is empty"),
     (("status", "--home", "nohome"), "--home nohome: there is no such folder"),

@@ -27,39 +27,23 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path / "mine.csv"
 
 
-def test_the_papers_tables_without_a_file() -> None:
-    done = CliRunner().invoke(app, ["audit", "--format", "json"])
-    assert done.exit_code == 0
-    values = json.loads(done.stdout)
-    assert set(values) == {"findings", "rules"}
-    assert {each["kind"] for each in values["findings"]} == {"cell", "average", "delta", "ordering"}
-
-
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_golden(form: str) -> None:
     done = CliRunner().invoke(app, ["audit", "--format", form])
+    assert done.exit_code == 0
     assert_golden("report/audit", form, done.stdout)
 
 
 def test_strict_exits_with_1_on_findings_alone(mine: Path) -> None:
     assert CliRunner().invoke(app, ["audit", "--strict"]).exit_code == 1
-    clean = CliRunner().invoke(app, ["audit", str(mine), "--strict"])
-    assert clean.exit_code == 0
-    assert "No findings." in clean.stdout
+    assert CliRunner().invoke(app, ["audit", str(mine), "--strict"]).exit_code == 0
 
 
 def test_counts_from_another_file(mine: Path) -> None:
-    counts = mine.with_name("counts.yml")
-    mine.with_suffix(".yaml").rename(counts)
+    counts = mine.with_suffix(".yaml").rename(mine.with_name("counts.yml"))
     mine.write_text(TABLE.format(average="60.00"))
-    arguments = ["audit", str(mine), "--counts", str(counts), "--format", "json"]
-    (finding,) = json.loads(CliRunner().invoke(app, arguments).stdout)["findings"]
+    done = CliRunner().invoke(app, ["audit", str(mine), "--counts", str(counts), "--format", "json"])
+    (finding,) = json.loads(done.stdout)["findings"]
     assert (finding["kind"], finding["row"], finding["printed"]) == ("average", "one", 60.0)
-    done = CliRunner().invoke(app, ["audit", str(mine)])
-    assert isinstance(done.exception, DataError)
-
-
-def test_counts_without_a_table_are_refused(mine: Path) -> None:
-    done = CliRunner().invoke(app, ["audit", "--counts", str(mine.with_suffix(".yaml"))])
-    assert isinstance(done.exception, ConfigError)
-    assert "name its CSV file" in str(done.exception)
+    assert isinstance(CliRunner().invoke(app, ["audit", str(mine)]).exception, DataError)
+    assert isinstance(CliRunner().invoke(app, ["audit", "--counts", str(counts)]).exception, ConfigError)
