@@ -1,1 +1,1 @@
-"""The paper's theory held against numbers: statements about softmax policies, estimates, and a law fitted to runs."""
+"""Checks of the paper's theory by numbers: softmax policies, a nano run, and a law fitted to the runs of a home."""

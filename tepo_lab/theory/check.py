@@ -1,4 +1,4 @@
-"""A statement of the paper and how often it held."""
+"""A statement of the paper and how often it holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Flags = NDArray[np.bool_]
 class Check:
     """One statement among some cases: `holds` of `cases`. `values` are further numbers (nats, unless named otherwise).
 
-    A check without cases says in `note` why there are none.
+    `note` says why a check has no cases.
     """
 
     source: str
@@ -46,13 +46,6 @@ class Check:
         }
 
 
-def counted(source: str, statement: str, among: str, held: Flags, **values: float) -> Check:
-    """A check from whether each case held."""
-    return Check(source, statement, among, int(held.size), int(held.sum()), values)
-
-
-def correlation(left: Array, right: Array) -> float:
-    """Pearson's r, 0 where either side does not vary."""
-    if left.size < 2 or left.std() == 0 or right.std() == 0:
-        return 0.0
-    return float(np.corrcoef(left, right)[0, 1])
+def count(source: str, statement: str, among: str, holds: Flags, **values: float) -> Check:
+    """A check from whether the statement holds in each case."""
+    return Check(source, statement, among, int(holds.size), int(holds.sum()), values)

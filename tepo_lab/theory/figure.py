@@ -13,19 +13,11 @@ from tepo_lab.report.figures.style import COLOURS, GREY, Drawn, frame, new_figur
 from tepo_lab.theory.check import Flags
 from tepo_lab.theory.nano_run import Tokens, means
 from tepo_lab.theory.report import FOOTNOTES, TITLE, Theory
-from tepo_lab.theory.softmax import (
-    ENTROPY_BINS,
-    PROBABILITY_BINS,
-    Gradients,
-    Optima,
-    Updates,
-    by_entropy,
-    by_probability,
-)
+from tepo_lab.theory.softmax import ENTROPY_BINS, PROBABILITY_BINS, Gradients, Optima, Updates
 
 BLUE, ORANGE = COLOURS[0], COLOURS[1]
 
-#: Points of a scatter plot: more make the file large and show nothing else.
+#: Points of a scatter plot: more only make the file larger.
 POINTS = 3000
 
 
@@ -44,32 +36,32 @@ def draw(theory: Theory) -> Drawn:
     return Drawn("theory", TITLE, figure)
 
 
-def _gradients(axes: Axes, found: Gradients) -> None:
+def _gradients(axes: Axes, gradients: Gradients) -> None:
     shown = slice(0, POINTS)
-    printed, autograd = found.printed.ravel()[shown], found.autograd.ravel()[shown]
+    printed, autograd = gradients.printed.ravel()[shown], gradients.autograd.ravel()[shown]
     axes.scatter(autograd, printed, s=4, color=ORANGE, label="as printed")
     axes.scatter(autograd, -printed, s=4, color=BLUE, label="with a minus sign")
     axes.set(title="Eq. 1: gradient of the entropy", xlabel="autograd (nats per logit)", ylabel="formula")
     axes.legend(fontsize=8, markerscale=3)
 
 
-def _optima(axes: Axes, found: Optima) -> None:
+def _optima(axes: Axes, optima: Optima) -> None:
     shown = slice(0, POINTS)
-    axes.scatter(found.numerical.ravel()[shown], found.closed.ravel()[shown], s=4, color=BLUE)
+    axes.scatter(optima.numerical.ravel()[shown], optima.closed.ravel()[shown], s=4, color=BLUE)
     axes.plot([1e-6, 1], [1e-6, 1], color=GREY, linewidth=0.8, zorder=0)
     axes.set(xscale="log", yscale="log", xlim=(1e-6, 1.5), ylim=(1e-6, 1.5))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set(title="Lemma 3.1: the optimum's probabilities", xlabel="found numerically", ylabel="closed form")
+    axes.set(title="Lemma 3.1: the optimum's probabilities", xlabel="by an optimizer", ylabel="closed form")
 
 
-def _shares(axes: Axes, found: Updates) -> None:
-    positive = found.measurable & (found.advantage > 0)
+def _shares(axes: Axes, updates: Updates) -> None:
+    positive = updates.measurable & (updates.advantage > 0)
     names: list[str] = []
-    for colour, groups in ((BLUE, by_entropy(found)), (ORANGE, by_probability(found))):
-        for name, within in groups:
+    for colour, groups in ((BLUE, updates.by_entropy()), (ORANGE, updates.by_probability())):
+        for name, within in groups.items():
             cases = within & positive
-            axes.barh(len(names), _share(found.falls[cases]), color=colour)
+            axes.barh(len(names), _share(updates.falls[cases]), color=colour)
             names.append(f"{name} ({cases.sum()})")
     axes.set(
         title="Theorem 3.1: share with ΔH < 0 where A > 0", xlim=(0, 1), xlabel="share of tokens (number of tokens)"
@@ -79,12 +71,15 @@ def _shares(axes: Axes, found: Updates) -> None:
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
 
 
-def _heat(axes: Axes, found: Updates) -> None:
-    positive = found.measurable & (found.advantage > 0)
+def _heat(axes: Axes, updates: Updates) -> None:
+    positive = updates.measurable & (updates.advantage > 0)
     shares = np.array(
         [
-            [_share(found.falls[low & high & positive]) for _, high in by_probability(found)]
-            for _, low in by_entropy(found)
+            [
+                _share(updates.falls[entropy & probability & positive])
+                for probability in updates.by_probability().values()
+            ]
+            for entropy in updates.by_entropy().values()
         ]
     )
     axes.imshow(shares, vmin=0, vmax=1, cmap="RdBu", origin="lower", aspect="auto")
@@ -93,8 +88,8 @@ def _heat(axes: Axes, found: Updates) -> None:
         text = "no token" if np.isnan(share) else f"{100 * share:.0f} %"
         # White on the dark ends of the scale.
         axes.text(column, row, text, ha="center", va="center", color="white" if abs(share - 0.5) > 0.35 else "black")
-    axes.set_xticks(range(len(PROBABILITY_BINS) - 1), _ranges(PROBABILITY_BINS), fontsize=7)
-    axes.set_yticks(range(len(ENTROPY_BINS) - 1), _ranges(ENTROPY_BINS))
+    axes.set_xticks(range(shares.shape[1]), _ranges(PROBABILITY_BINS), fontsize=7)
+    axes.set_yticks(range(shares.shape[0]), _ranges(ENTROPY_BINS))
     axes.set(title="... by both", xlabel="probability of the token", ylabel="H / log V")
 
 
@@ -126,10 +121,9 @@ def _fits(axes: Axes, theory: Theory) -> None:
         axes.text(0.97, 0.95, words, ha="right", transform=axes.transAxes, fontsize=8)
 
 
-def _share(held: Flags) -> float:
-    return float(held.mean()) if held.size else float("nan")
+def _share(flags: Flags) -> float:
+    return float(flags.mean()) if flags.size else float("nan")
 
 
 def _ranges(edges: Iterable[float]) -> list[str]:
-    held = [f"{edge:g}" for edge in edges]
-    return [f"{low}–{high}" for low, high in pairwise(held)]
+    return [f"{low:g}–{high:g}" for low, high in pairwise(edges)]

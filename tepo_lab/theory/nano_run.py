@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.tasks.sources import open_source
-from tepo_lab.theory.check import Array, Check, correlation
+from tepo_lab.theory.check import Array, Check, count
 from tepo_lab.train.model import load_model, pick_device
 from tepo_lab.train.step.collect import Collector, Group
 from tepo_lab.train.step.learner import Learner
@@ -31,8 +31,8 @@ ROWS = 64
 class Tokens:
     """The N response tokens of a run's training steps, in order.
 
-    step and prompt (numbered over the run) say where a token comes from. log_prob and entropy are of the policy that
-    sampled it, new_entropy of the policy after the step's updates, in the same state.
+    `step` and `prompt` (numbered over the run) are where a token comes from. log_prob and entropy are of the policy
+    that sampled it, new_entropy of the policy after the step's updates, in the same state.
     """
 
     step: NDArray[np.int64]
@@ -72,12 +72,24 @@ def run_nano(seed: int) -> Tokens:
     position = prompts = 0
     for step in range(1, spec.steps + 1):
         experience = collector.collect(step, position)
-        position = experience.position
-        before = _scores(learner.scorer, experience.groups, loaded.pad_id)
-        learner.learn(step, experience.groups)
-        after = _scores(learner.scorer, experience.groups, loaded.pad_id)
-        parts.append(_tokens(step, prompts, experience.groups, before, after))
-        prompts += len(experience.groups)
+        position, groups = experience.position, experience.groups
+        log_probs, entropies = _scores(learner.scorer, groups, loaded.pad_id)
+        learner.learn(step, groups)
+        _, new_entropies = _scores(learner.scorer, groups, loaded.pad_id)
+        lengths = [len(response.token_ids) for group in groups for response in group.responses]
+        advantages = [advantage for group in groups for advantage in group.advantages]
+        prompt = [prompts + place for place, group in enumerate(groups) for _ in group.responses]
+        parts.append(
+            Tokens(
+                step=np.full(sum(lengths), step, dtype=np.int64),
+                prompt=np.repeat(np.asarray(prompt, dtype=np.int64), lengths),
+                advantage=np.repeat(np.asarray(advantages, dtype=np.float64), lengths),
+                log_prob=log_probs,
+                entropy=entropies,
+                new_entropy=new_entropies,
+            )
+        )
+        prompts += len(groups)
         engine.sync_weights()
     engine.close()
     columns = ("step", "prompt", "advantage", "log_prob", "entropy", "new_entropy")
@@ -98,22 +110,6 @@ def _scores(scorer: Scorer, groups: Sequence[Group], pad_id: int) -> tuple[Array
     return np.concatenate(log_probs), np.concatenate(entropies)
 
 
-def _tokens(
-    step: int, prompts: int, groups: Sequence[Group], before: tuple[Array, Array], after: tuple[Array, Array]
-) -> Tokens:
-    lengths = [len(response.token_ids) for group in groups for response in group.responses]
-    advantages = [advantage for group in groups for advantage in group.advantages]
-    numbers = [prompts + place for place, group in enumerate(groups) for _ in group.responses]
-    return Tokens(
-        step=np.full(sum(lengths), step, dtype=np.int64),
-        prompt=np.repeat(np.asarray(numbers, dtype=np.int64), lengths),
-        advantage=np.repeat(np.asarray(advantages, dtype=np.float64), lengths),
-        log_prob=before[0],
-        entropy=before[1],
-        new_entropy=after[1],
-    )
-
-
 def means(values: Array, groups: NDArray[np.int64]) -> Array:
     """The mean of `values` in each group, groups in ascending order."""
     _, places = np.unique(groups, return_inverse=True)
@@ -121,28 +117,30 @@ def means(values: Array, groups: NDArray[np.int64]) -> Array:
 
 
 def check_tokens(tokens: Tokens) -> list[Check]:
-    """How often the estimate has the sign of the measured change, over steps, prompts and tokens, and how both go
-    together."""
+    """How often the estimate has the sign of the measured change, over steps, prompts and tokens, and how they
+    correlate."""
     estimate, change = tokens.estimate(), tokens.change
-    among = {
-        "steps of a nano run": (means(estimate, tokens.step), means(change, tokens.step)),
-        "prompts of a nano run": (means(estimate, tokens.prompt), means(change, tokens.prompt)),
-        "tokens of a nano run": (estimate, change),
-    }
-    return [_agreement(name, *pair) for name, pair in among.items()]
+    return [
+        _agreement("steps of a nano run", means(estimate, tokens.step), means(change, tokens.step)),
+        _agreement("prompts of a nano run", means(estimate, tokens.prompt), means(change, tokens.prompt)),
+        _agreement("tokens of a nano run", estimate, change),
+    ]
 
 
 def _agreement(among: str, estimate: Array, change: Array) -> Check:
-    seen = (estimate != 0) & (change != 0)
-    falls, falling = estimate[seen] < 0, change[seen] < 0
-    held = falls == falling
+    moves = (estimate != 0) & (change != 0)
+    predicted, measured = estimate[moves] < 0, change[moves] < 0
     # Where nearly all entropies fall, two unrelated signs agree often.
-    by_chance = falls.mean() * falling.mean() + (1 - falls.mean()) * (1 - falling.mean())
-    values = {
-        "by_chance": round(float(by_chance), 4),
-        "pearson": round(correlation(estimate, change), 4),
-        "spearman": round(float(spearmanr(estimate, change).statistic), 4),
-        "mean_change": float(change.mean()),
-    }
-    statement = "-Cov(log pi, A) has the sign of the measured ΔH"
-    return Check("Eq. 18, 19", statement, among, int(held.size), int(held.sum()), values)
+    by_chance = predicted.mean() * measured.mean() + (1 - predicted.mean()) * (1 - measured.mean())
+    # Pearson's r is undefined where either side does not vary.
+    varies = estimate.size >= 2 and estimate.std() > 0 and change.std() > 0
+    return count(
+        "Eq. 18, 19",
+        "-Cov(log pi, A) has the sign of the measured ΔH",
+        among,
+        predicted == measured,
+        by_chance=round(float(by_chance), 4),
+        pearson=round(float(np.corrcoef(estimate, change)[0, 1]), 4) if varies else 0.0,
+        spearman=round(float(spearmanr(estimate, change).statistic), 4),
+        mean_change=float(change.mean()),
+    )

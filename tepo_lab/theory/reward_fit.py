@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tepo_lab.errors import RecordError
-from tepo_lab.records.files import RunFolder, run_folders, tell_passed_over
+from tepo_lab.records.files import run_folders, tell_passed_over
 from tepo_lab.theory.check import Array, Check
 
 REWARD, ENTROPY = "reward/mean", "actor/entropy"
 
-#: A line through fewer steps than this says nothing.
+#: Fewer steps than this are not fitted.
 MIN_STEPS = 5
 
 SOURCE, STATEMENT = "R = -a exp(H) + b", "a > 0: reward rises as entropy falls"
 
 
 @dataclass(frozen=True)
-class Fit:
+class RewardFit:
     """One run's least-squares fit over its steps: mean reward of the rollouts (0 to 1) against exp(entropy in nats)."""
 
     run: str
@@ -34,32 +34,36 @@ class Fit:
 
     def to_dict(self) -> dict[str, Any]:
         """The fit without its points."""
-        values = asdict(self)
-        return {"run": self.run, "steps": len(self.reward)} | {key: values[key] for key in ("a", "b", "r_squared")}
+        return {
+            "run": self.run,
+            "steps": len(self.reward),
+            "a": self.a,
+            "b": self.b,
+            "r_squared": self.r_squared,
+        }
 
 
-def fit_runs(home: Path) -> list[Fit]:
-    """The fit of every run of the home that has recorded enough steps whose entropy differs; standard error names those
-    whose steps cannot be read."""
-    found = [_fit(folder) for folder in run_folders(home)]
-    return [each for each in found if each is not None]
+def fit_runs(home: Path) -> list[RewardFit]:
+    """The fit of every run of the home with enough recorded steps whose entropy varies.
+
+    Runs whose steps cannot be read are named on standard error.
+    """
+    fits = []
+    for folder in run_folders(home):
+        try:
+            metrics = folder.whole_metrics()
+        except RecordError as error:
+            tell_passed_over(folder, error)
+            continue
+        # A value that was not finite is recorded as null.
+        lines = [line for line in metrics if line.get(REWARD) is not None and line.get(ENTROPY) is not None]
+        if len(lines) >= MIN_STEPS:
+            reward, entropy = (np.array([line[name] for line in lines], np.float64) for name in (REWARD, ENTROPY))
+            fits.append(fit_line(folder.name, reward, entropy))
+    return [fit for fit in fits if fit is not None]
 
 
-def _fit(folder: RunFolder) -> Fit | None:
-    try:
-        metrics = folder.whole_metrics()
-    except RecordError as error:
-        tell_passed_over(folder, error)
-        return None
-    # A value that was not finite is recorded as null.
-    lines = [line for line in metrics if line.get(REWARD) is not None and line.get(ENTROPY) is not None]
-    if len(lines) < MIN_STEPS:
-        return None
-    reward, entropy = (np.array([line[name] for line in lines], dtype=np.float64) for name in (REWARD, ENTROPY))
-    return fit(folder.name, reward, entropy)
-
-
-def fit(run: str, reward: Array, entropy: Array) -> Fit | None:
+def fit_line(run: str, reward: Array, entropy: Array) -> RewardFit | None:
     """Least squares of reward on exp(entropy); None where the entropy does not vary."""
     x = np.exp(entropy)
     if not np.isfinite(x).all() or np.ptp(x) == 0:
@@ -68,10 +72,10 @@ def fit(run: str, reward: Array, entropy: Array) -> Fit | None:
     residual = reward - slope * x - intercept
     total = float(((reward - reward.mean()) ** 2).sum())
     r_squared = 1 - float((residual**2).sum()) / total if total else 0.0
-    return Fit(run, -float(slope), float(intercept), r_squared, reward, entropy)
+    return RewardFit(run, -float(slope), float(intercept), r_squared, reward, entropy)
 
 
-def check_fits(fits: Sequence[Fit], home: Path) -> Check:
+def check_fits(fits: Sequence[RewardFit], home: Path) -> Check:
     """How many runs' fits have a > 0, with the medians of a, b and R²."""
     among = "runs of the home"
     if not fits:
@@ -81,7 +85,7 @@ def check_fits(fits: Sequence[Fit], home: Path) -> Check:
         )
         return Check(SOURCE, STATEMENT, among, 0, 0, note=note)
     medians = {
-        f"median_{name}": round(float(np.median([getattr(each, name) for each in fits])), 4)
+        f"median_{name}": round(float(np.median([getattr(fit, name) for fit in fits])), 4)
         for name in ("a", "b", "r_squared")
     }
-    return Check(SOURCE, STATEMENT, among, len(fits), sum(each.a > 0 for each in fits), medians)
+    return Check(SOURCE, STATEMENT, among, len(fits), sum(fit.a > 0 for fit in fits), medians)

@@ -5,7 +5,6 @@ B policies over V actions, in float64. Entropies are in nats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,27 +14,27 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from tepo_lab.objectives import entropy_from_logits
-from tepo_lab.theory.check import Array, Check, Flags, counted
+from tepo_lab.theory.check import Array, Check, Flags, count
 
 ACTIONS = 32
 
-#: Changes of entropy below this are rounding, not a direction.
+#: Changes of entropy below this are rounding errors.
 MEASURABLE = 1e-12
 
 #: Step size of the measured updates of Theorem 3.1, and a large one.
 STEP, LARGE_STEP = 0.1, 1.0
 
-#: Probabilities nearer than this to each other are the same optimum.
+#: Two optima whose probabilities all differ by less than this are the same.
 SAME_OPTIMUM = 1e-5
 
 ENTROPY_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PROBABILITY_BINS = (0.0, 0.01, 0.1, 0.5, 1.0)
 
 
-def random_logits(random: np.random.Generator, count: int, widest: float = 10.0) -> Array:
+def random_logits(random: np.random.Generator, policies: int, widest: float = 10.0) -> Array:
     """(B, V) normal logits, their spread log-uniform from 0.1 to `widest`: from nearly uniform to nearly certain."""
-    spread = np.exp(random.uniform(np.log(0.1), np.log(widest), size=(count, 1)))
-    return np.asarray(spread * random.standard_normal((count, ACTIONS)))
+    spread = np.exp(random.uniform(np.log(0.1), np.log(widest), size=(policies, 1)))
+    return np.asarray(spread * random.standard_normal((policies, ACTIONS)))
 
 
 def entropy(logits: Array) -> Array:
@@ -45,91 +44,93 @@ def entropy(logits: Array) -> Array:
 
 
 def entropy_gradient(logits: Array) -> Array:
-    """dH/dlogits (B, V) = -pi (log pi + H): Eq. 1 with the minus sign that it lacks in print."""
+    """dH/dlogits (B, V) = -pi (log pi + H): Eq. 1 with the minus sign that is missing in print."""
     log_probs = log_softmax(logits, axis=-1)
     return np.asarray(-np.exp(log_probs) * (log_probs + entropy(logits)[:, None]))
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Eq. 1 as printed and the gradient that autograd gives, (B, V) each."""
+    """Eq. 1 as printed and the gradient by autograd, (B, V) each."""
 
     printed: Array
     autograd: Array
 
 
-def gradients(random: np.random.Generator, count: int = 500) -> Gradients:
+def compute_gradients(random: np.random.Generator, policies: int = 500) -> Gradients:
     """Both gradients of the entropy at random policies."""
-    logits = random_logits(random, count)
+    logits = random_logits(random, policies)
     leaf = torch.from_numpy(logits).requires_grad_()
     entropy_from_logits(leaf).sum().backward()
     assert leaf.grad is not None
     return Gradients(-entropy_gradient(logits), leaf.grad.numpy())
 
 
-def check_gradients(found: Gradients) -> list[Check]:
-    """Eq. 1 against autograd: as printed, and with the sign turned round."""
-    seen = np.abs(found.autograd) > MEASURABLE
-    printed, autograd = found.printed[seen], found.autograd[seen]
-    among = "logits of random policies"
+def check_gradients(gradients: Gradients) -> list[Check]:
+    """Eq. 1 against autograd: as printed, and with the opposite sign."""
+    measurable = np.abs(gradients.autograd) > MEASURABLE
+    printed, autograd = gradients.printed[measurable], gradients.autograd[measurable]
+    among, difference = "logits of random policies", np.abs(printed + autograd)
+    largest = float(difference.max())
     return [
-        counted("Eq. 1", "as printed, has autograd's sign", among, np.sign(printed) == np.sign(autograd)),
-        counted(
+        count("Eq. 1", "as printed, has autograd's sign", among, np.sign(printed) == np.sign(autograd)),
+        count(
             "Eq. 1",
             "with a minus sign, equals autograd to 1e-10",
             among,
-            np.abs(printed + autograd) < 1e-10,
-            largest_difference=float(np.abs(printed + autograd).max()),
+            difference < 1e-10,
+            largest_difference=largest,
         ),
     ]
 
 
 @dataclass(frozen=True)
 class Optima:
-    """Policies (B, V) that maximise E_p[A] - beta KL(p || pi): in closed form and found numerically."""
+    """Policies (B, V) that maximise E_p[A] - beta KL(p || pi): in closed form and by an optimizer."""
 
     closed: Array
     numerical: Array
 
 
-def optima(random: np.random.Generator, count: int = 50) -> Optima:
-    """Both optima for random policies and advantages, beta log-uniform from 0.1 to 10."""
-    logits = random_logits(random, count, widest=3.0)
+def compute_optima(random: np.random.Generator, policies: int = 50) -> Optima:
+    """Both optima for random policies and advantages, beta log-uniform from 0.1 to 10.
+
+    The optimizer takes quasi-Newton steps on the logits, from the uniform policy.
+    """
+    logits = random_logits(random, policies, widest=3.0)
     advantages = random.standard_normal(logits.shape)
-    betas = np.exp(random.uniform(np.log(0.1), np.log(10.0), size=(count, 1)))
-    closed = softmax(log_softmax(logits, axis=-1) + advantages / betas, axis=-1)
-    found = [_maximum(*each) for each in zip(log_softmax(logits, axis=-1), advantages, betas[:, 0], strict=True)]
-    return Optima(closed, np.stack(found))
+    betas = np.exp(random.uniform(np.log(0.1), np.log(10.0), size=(policies, 1)))
+    log_old = log_softmax(logits, axis=-1)
 
-
-def _maximum(log_old: Array, advantages: Array, beta: float) -> Array:
-    """The optimum from the uniform policy, by quasi-Newton steps on its logits."""
-
-    def loss(logits: Array) -> tuple[float, Array]:
-        log_new = log_softmax(logits)
+    def loss(new_logits: Array, log_old: Array, advantages: Array, beta: float) -> tuple[float, Array]:
+        log_new = log_softmax(new_logits)
         new, utility = np.exp(log_new), advantages - beta * (log_new - log_old)
         value = float(new @ utility)
         return -value, -new * (utility - value)
 
-    return np.asarray(softmax(minimize(loss, np.zeros_like(log_old), jac=True, method="BFGS", tol=1e-9).x))
+    start = np.zeros(ACTIONS)
+    optima = [
+        softmax(minimize(loss, start, args=case, jac=True, method="BFGS", tol=1e-9).x)
+        for case in zip(log_old, advantages, betas[:, 0], strict=True)
+    ]
+    return Optima(softmax(log_old + advantages / betas, axis=-1), np.stack(optima))
 
 
-def check_optima(found: Optima) -> list[Check]:
+def check_optima(optima: Optima) -> list[Check]:
     """Lemma 3.1's update against the numerical optimum."""
-    difference = np.abs(found.closed - found.numerical).max(-1)
+    difference = np.abs(optima.closed - optima.numerical).max(-1)
     statement = f"pi exp(A / beta) is the optimum to {SAME_OPTIMUM:g}"
-    among = "random policies, advantages and beta"
-    held = difference < SAME_OPTIMUM
-    return [counted("Lemma 3.1", statement, among, held, largest_difference=float(difference.max()))]
+    among, largest = "random policies, advantages and beta", float(difference.max())
+    return [count("Lemma 3.1", statement, among, difference < SAME_OPTIMUM, largest_difference=largest)]
 
 
 @dataclass(frozen=True)
 class Updates:
     """One sampled token's policy gradient at each of B random policies.
 
-    log_prob: the token's; entropy_share: H / log V; advantage: the token's; inner: <grad H, grad J>, where J is A times
-    the token's log-probability; change and large_change: measured H after minus before, for two step sizes;
-    inner_all: <grad H, grad J> with Eq. 3's gradient, where every action has an advantage.
+    log_prob: the token's; advantage: the token's; inner: <grad H, grad J>, where J is A times the token's
+    log-probability; change and large_change: measured H after minus before, for two step sizes; inner_all:
+    <grad H, grad J> with Eq. 3's gradient, where every action has an advantage.
     """
 
     log_prob: Array
@@ -141,24 +142,40 @@ class Updates:
     inner_all: Array
 
     @property
-    def entropy_share(self) -> Array:
-        return np.asarray(self.entropy / np.log(ACTIONS))
-
-    @property
     def falls(self) -> Flags:
-        """Where ΔH has the sign that Theorem 3.1 says it always has: the opposite of the advantage's."""
+        """Where ΔH has the sign that Theorem 3.1 states: the opposite of the advantage's."""
         return np.asarray(np.sign(self.change) == -np.sign(self.advantage))
 
     @property
     def measurable(self) -> Flags:
         return np.asarray(np.abs(self.change) > MEASURABLE)
 
+    def by_entropy(self) -> dict[str, Flags]:
+        """Cases by entropy, as a share of the largest possible."""
+        return _bins(self.entropy / np.log(ACTIONS), ENTROPY_BINS, "H / log V")
 
-def updates(random: np.random.Generator, count: int = 40_000) -> Updates:
+    def by_probability(self) -> dict[str, Flags]:
+        """Cases by the token's probability."""
+        return _bins(np.exp(self.log_prob), PROBABILITY_BINS, "p")
+
+    def by_typicality(self) -> dict[str, Flags]:
+        """Cases by whether the token is likelier than the policy's typical one: log p against -H."""
+        return {"log p > -H": self.log_prob > -self.entropy, "log p < -H": self.log_prob < -self.entropy}
+
+
+def _bins(values: Array, edges: tuple[float, ...], name: str) -> dict[str, Flags]:
+    """Values from each edge up to but without the next; the highest bin includes all above it too."""
+    return {
+        f"{name} from {low:g} to {high:g}": np.asarray((values >= low) & ((values < high) | (high >= 1.0)))
+        for low, high in pairwise(edges)
+    }
+
+
+def compute_updates(random: np.random.Generator, policies: int = 40_000) -> Updates:
     """Tokens sampled from random policies, half of them with a positive advantage."""
-    logits = random_logits(random, count)
+    logits = random_logits(random, policies)
     log_probs = log_softmax(logits, axis=-1)
-    probs, rows = np.exp(log_probs), np.arange(count)
+    probs, rows = np.exp(log_probs), np.arange(policies)
     # Gumbel noise: the largest of the perturbed logits is a sample of the policy.
     token = (logits + random.gumbel(size=logits.shape)).argmax(-1)
     all_advantages = random.standard_normal(logits.shape)
@@ -180,49 +197,19 @@ def updates(random: np.random.Generator, count: int = 40_000) -> Updates:
     )
 
 
-def check_updates(found: Updates) -> list[Check]:
+def check_updates(updates: Updates) -> list[Check]:
     """Lemma 3.2 and Theorem 3.1, among all updates and by entropy and probability of the token."""
-    seen = found.measurable
-    positive, negative = (found.advantage > 0) & seen, (found.advantage < 0) & seen
-    lemma, theorem = "Lemma 3.2", "Theorem 3.1"
+    positive = (updates.advantage > 0) & updates.measurable
+    negative = (updates.advantage < 0) & updates.measurable
+    lemma, theorem, falls = "Lemma 3.2", "Theorem 3.1", "A > 0 implies ΔH < 0"
     checks = [
-        counted(lemma, "A > 0 implies <∇H, ∇J> < 0", "sampled tokens", found.inner[positive] < 0),
-        counted(lemma, "A < 0 implies <∇H, ∇J> > 0", "sampled tokens", found.inner[negative] > 0),
-        counted(lemma, "A > 0 implies <∇H, ∇J> < 0", "every action has an A (Eq. 3)", found.inner_all[positive] < 0),
-        counted(theorem, "A > 0 implies ΔH < 0", f"step {STEP:g}", found.change[positive] < 0),
-        counted(theorem, "A < 0 implies ΔH > 0", f"step {STEP:g}", found.change[negative] > 0),
-        counted(theorem, "A > 0 implies ΔH < 0", f"step {LARGE_STEP:g}", found.large_change[positive] < 0),
+        count(lemma, "A > 0 implies <∇H, ∇J> < 0", "sampled tokens", updates.inner[positive] < 0),
+        count(lemma, "A < 0 implies <∇H, ∇J> > 0", "sampled tokens", updates.inner[negative] > 0),
+        count(lemma, "A > 0 implies <∇H, ∇J> < 0", "every action has an A (Eq. 3)", updates.inner_all[positive] < 0),
+        count(theorem, falls, f"step {STEP:g}", updates.change[positive] < 0),
+        count(theorem, "A < 0 implies ΔH > 0", f"step {STEP:g}", updates.change[negative] > 0),
+        count(theorem, falls, f"step {LARGE_STEP:g}", updates.large_change[positive] < 0),
     ]
-    groups = [*by_entropy(found), *by_probability(found), *by_typicality(found)]
-    return [
-        *checks,
-        *(counted(theorem, "A > 0 implies ΔH < 0", among, found.falls[each & positive]) for among, each in groups),
-    ]
-
-
-def by_entropy(found: Updates) -> Iterator[tuple[str, Flags]]:
-    """Cases by entropy, as a share of the largest possible."""
-    for low, high, among in _bins(ENTROPY_BINS, "H / log V"):
-        yield among, _within(found.entropy_share, low, high)
-
-
-def by_probability(found: Updates) -> Iterator[tuple[str, Flags]]:
-    """Cases by the token's probability."""
-    for low, high, among in _bins(PROBABILITY_BINS, "p"):
-        yield among, _within(np.exp(found.log_prob), low, high)
-
-
-def by_typicality(found: Updates) -> Iterator[tuple[str, Flags]]:
-    """Cases by whether the token is likelier than the policy's typical one: log p against -H."""
-    yield "log p > -H", np.asarray(found.log_prob > -found.entropy)
-    yield "log p < -H", np.asarray(found.log_prob < -found.entropy)
-
-
-def _bins(edges: tuple[float, ...], name: str) -> Iterator[tuple[float, float, str]]:
-    for low, high in pairwise(edges):
-        yield low, high, f"{name} from {low:g} to {high:g}"
-
-
-def _within(values: Array, low: float, high: float) -> Flags:
-    """Values from `low` up to but without `high`; the highest bin takes all above it too."""
-    return np.asarray((values >= low) & ((values < high) | (high >= 1.0)))
+    groups = updates.by_entropy() | updates.by_probability() | updates.by_typicality()
+    checks += [count(theorem, falls, among, updates.falls[within & positive]) for among, within in groups.items()]
+    return checks

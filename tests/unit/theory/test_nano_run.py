@@ -52,26 +52,26 @@ def test_the_means_of_groups_are_in_their_order() -> None:
     assert means(np.array([4.0, 1.0, 2.0]), np.array([7, 3, 7])) == pytest.approx([1.0, 3.0])
 
 
-def test_agreement_is_counted_beside_what_chance_gives() -> None:
+def test_agreement_and_agreement_by_chance() -> None:
     # Step 1: the likely token has the positive advantage, so the estimate is negative; step 2 the other way round.
     made = tokens([1, 1, 2, 2], [1, -1, 1, -1], [-0.1, -2.0, -2.0, -0.1], [-1.0, 0.5, 1.0, 0.5])
-    steps, _, each = check_tokens(made)
-    assert (steps.holds, steps.cases) == (2, 2)
-    assert (each.holds, each.cases) == (3, 4)
-    assert each.values["by_chance"] == pytest.approx(0.5)
-    assert each.values["mean_change"] == 0.25
+    by_step, _, by_token = check_tokens(made)
+    assert (by_step.holds, by_step.cases) == (2, 2)
+    assert (by_token.holds, by_token.cases) == (3, 4)
+    assert by_token.values["by_chance"] == pytest.approx(0.5)
+    assert by_token.values["mean_change"] == 0.25
 
 
-def test_a_real_run_gives_what_its_records_would(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.integration
+def test_a_run_of_the_nano_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     small = ("trainer.steps=2", "trainer.prompts_per_step=8", "trainer.mini_batch_prompts=4")
     monkeypatch.setattr(nano_run, "OVERRIDES", (*small, "rollout.max_new_tokens=24"))
-    found = nano_run.run_nano(1)
-    assert set(found.step) == {1, 2}
-    assert (found.entropy >= 0).all()
-    assert (found.log_prob <= 0).all()
-    first = found.step == 1
+    made = nano_run.run_nano(1)
+    assert set(made.step) == {1, 2}
+    assert (made.entropy >= 0).all()
+    assert (made.log_prob <= 0).all()
     # Group-normalised advantages: every prompt that is kept has right and wrong answers.
-    assert all({-1.0, 1.0} <= set(np.sign(found.advantage[found.prompt == prompt])) for prompt in set(found.prompt))
-    assert 0 < np.abs(found.change[first]).mean() < 0.5
+    assert all({-1.0, 1.0} <= set(np.sign(made.advantage[made.prompt == prompt])) for prompt in set(made.prompt))
+    assert 0 < np.abs(made.change[made.step == 1]).mean() < 0.5
     again = nano_run.run_nano(1)
-    assert (again.new_entropy == found.new_entropy).all()
+    assert (again.new_entropy == made.new_entropy).all()
