@@ -1,47 +1,38 @@
-"""Worker processes that say whether two answers are the same mathematics, each answer within a hard deadline.
+"""Worker processes that decide whether two answers are the same mathematics, each answer within a hard deadline.
 
-They are plain subprocesses spoken to over pipes: unlike `multiprocessing` that works from threads, from Ray's actors
-and from daemons, and unlike a signal it ends whatever the worker is at.
+The workers are plain subprocesses, one per thread of a pool, spoken to over pipes. A pool of `multiprocessing` (pebble's
+ProcessPool was tried) does not serve: it starts no worker in a daemon process or below a script without a main guard,
+its deadlines are wall time, and an idle worker that is killed from outside breaks pebble's whole pool.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
 from tepo_lab.errors import MachineError, ResourceError
-from tepo_lab.records.processes import process
 
-#: Seconds of a worker's own time that an answer may take: a pause or a busy machine makes no answer wrong.
+#: Seconds of a worker's own CPU time that an answer may take: a pause or a busy machine makes no answer wrong.
 DEADLINE = 5.0
 
-#: Seconds within which nearly every reply comes. Work in them does not count.
-AT_ONCE = 0.1
-
-#: Times the deadline, in seconds on the clock, after which a worker that was not let work so long is given up.
+#: Wall time, in deadlines, after which a worker that has neither answered nor used up its CPU time is killed.
 PATIENCE = 24
 
-#: Workers that an answer is given one after the other, when they are killed or not let work.
+#: Workers that an answer is given, one at a time, when they die or stand still.
 ATTEMPTS = 3
 
 #: Seconds a worker may take to start: it imports a computer algebra system.
 START_DEADLINE = 120.0
 
 MAX_WORKERS = 8
-
-#: How a process ends by the hand of others: the kernel short of memory, a batch system, a user.
-_FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP}
 
 #: A pair that harms no worker.
 _HARMLESS = ("x+1", "1+x")
@@ -57,17 +48,16 @@ class Verifier:
     def __init__(self, workers: int | None = None, *, deadline: float = DEADLINE) -> None:
         self.deadline = deadline
         self.started = 0
-        self._size = workers or min(MAX_WORKERS, len(os.sched_getaffinity(0)))
-        self._lock = threading.Lock()
+        # Adding to these and taking from them is atomic: they need no lock.
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
-        self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="grading")
+        size = workers or min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="grading")
 
     def verdicts(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
         """For each (gold, given): whether they are equal, or that no answer came before the deadline.
 
-        A worker that passes the deadline is killed and replaced. Raises `ResourceError` when no worker can be started,
-        `MachineError` when workers are killed or stand still whatever they are asked.
+        Raises `ResourceError` when no worker can be started, `MachineError` when workers die whatever they are asked.
         """
         submitted = [self.submit(pair) for pair in pairs]
         try:
@@ -83,180 +73,99 @@ class Verifier:
     def close(self) -> None:
         """End all workers."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        with self._lock:
-            workers, self._all, self._idle = self._all, set(), []
-        for worker in workers:
-            worker.kill()
+        for worker in list(self._all):
+            self._discard(worker)
 
     def _verdict(self, pair: tuple[str, str]) -> Verdict:
         for attempt in range(ATTEMPTS):
-            # An idle worker may have died since its last answer: what befalls one says nothing of this answer.
+            # An idle worker may have been killed since its last answer, and others with it: one attempt takes one.
             worker = self._start() if attempt else self._take()
-            try:
-                reply = self._ask(worker, pair)
-            except _WorkerLostError as loss:
-                if attempt and not loss.by_machine:
-                    return "timeout"
-                continue
-            if reply is None:
-                return "timeout"
-            return "equal" if reply["equal"] else "different"
-        # By the machine, or by what the answer asks of it, such as memory? An answer must not be able to end a run.
-        self._ask_harmless()
+            verdict = self._ask(worker, pair)
+            if verdict is not None:
+                return verdict
+        # Because of the answer, which may ask for all memory, or of the machine? No answer may end a run.
+        if self._ask(self._start(), _HARMLESS) != "equal":
+            raise MachineError("grading workers die whatever they are asked: free some memory, or run fewer at once.")
         return "timeout"
 
-    def _ask_harmless(self) -> None:
-        """Raises `MachineError` when a new worker has no answer to what harms none."""
-        try:
-            reply, reason = self._ask(self._start(), _HARMLESS), "no answer in time"
-        except _WorkerLostError as loss:
-            reply, reason = None, str(loss)
-        if reply is None:
-            raise MachineError(
-                f"grading workers are lost one after the other ({reason}): free some memory, or run fewer at once."
-            )
-
-    def _ask(self, worker: _Worker, pair: tuple[str, str]) -> dict[str, Any] | None:
-        """As the worker's `ask`. Afterwards it is idle, or gone when it had no reply."""
-        reply = None
-        try:
-            reply = worker.ask({"gold": pair[0], "given": pair[1]}, self.deadline)
-        finally:
-            if reply is None:
-                self._discard(worker)
-            else:
-                with self._lock:
-                    self._idle.append(worker)
-        return reply
+    def _ask(self, worker: _Worker, pair: tuple[str, str]) -> Verdict | None:
+        """The worker's verdict; None when it died or stood still, unless by its deadline. Only a live one is kept."""
+        reply = worker.ask({"gold": pair[0], "given": pair[1]}, self.deadline * PATIENCE)
+        if reply is not None:
+            self._idle.append(worker)
+            return "equal" if reply["equal"] else "different"
+        self._discard(worker)
+        return "timeout" if worker.process.returncode == -signal.SIGPROF else None
 
     def _take(self) -> _Worker:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return self._start()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._start()
 
     def _start(self) -> _Worker:
-        worker = _Worker(own_deadline=2 * self.deadline + 1)
-        with self._lock:
-            self.started += 1
-            self._all.add(worker)
-        try:
-            worker.wait_until_ready()
-        except ResourceError:
-            self._discard(worker)
-            raise
-        return worker
+        worker = _Worker(self.deadline)
+        self.started += 1
+        self._all.add(worker)
+        reply = worker.read(START_DEADLINE)
+        if reply is not None and "error" not in reply:
+            return worker
+        self._discard(worker)
+        if reply is not None:
+            raise ResourceError(f"a grading worker cannot start ({reply['error']}): install math-verify.")
+        raise MachineError(
+            f"a grading worker cannot start (it ended with code {worker.process.returncode}, within "
+            f"{START_DEADLINE:.0f} s): free some memory, or run fewer at once."
+        )
 
     def _discard(self, worker: _Worker) -> None:
+        self._all.discard(worker)
         worker.kill()
-        with self._lock:
-            self._all.discard(worker)
-
-
-class _WorkerLostError(Exception):
-    """A worker has no answer and will have none. `by_machine`: as far as can be seen, by nothing that it did."""
-
-    def __init__(self, reason: str, *, by_machine: bool) -> None:
-        super().__init__(reason)
-        self.by_machine = by_machine
 
 
 class _Worker:
-    """One process. Used by one thread at a time."""
+    """One process, which ends itself at its deadline and when this process does. Used by one thread at a time."""
 
-    def __init__(self, *, own_deadline: float) -> None:
+    def __init__(self, deadline: float) -> None:
         # -P: the program's own folder holds modules whose names could hide others'.
-        command = [sys.executable, "-P", str(_PROGRAM), str(own_deadline)]
+        command = [sys.executable, "-P", str(_PROGRAM), str(deadline)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+            command,
+            # Unbuffered, so that nothing is left to flush into the pipe of a dead process.
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
         )
-        self._buffer = b""
-        assert self.process.stdout is not None
-        os.set_blocking(self.process.stdout.fileno(), False)
 
-    def wait_until_ready(self) -> None:
-        """Raises `ResourceError` when it lacks a package, `MachineError` when the process does not come up."""
-        try:
-            reply = self._line(time.monotonic() + START_DEADLINE)
-        except _WorkerLostError as loss:
-            raise _cannot_start(str(loss)) from None
-        if reply is None:
-            raise _cannot_start(f"not ready after {START_DEADLINE:.0f} s")
-        if "error" in reply:
-            raise ResourceError(f"a grading worker cannot start ({reply['error']}): install math-verify.")
-
-    def ask(self, request: dict[str, Any], deadline: float) -> dict[str, Any] | None:
-        """The reply to a request, None when it takes more than `deadline` seconds of the process's own time.
-
-        Raises `_WorkerLostError` when the process dies, or is not let work that long in `PATIENCE` deadlines.
-        """
-        began = time.monotonic()
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        """The reply to a request; None when there is none within so many seconds of wall time, or ever."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
         except OSError:
-            raise self._death() from None
-        # Looked up for the few that take long: it costs more than a hundredth of a usual answer.
-        if (reply := self._line(began + AT_ONCE)) is not None:
-            return reply
-        before = self._cpu_seconds()
-        until = began + deadline
-        while (reply := self._line(until)) is None:
-            left = deadline - self._worked(before, began)
-            if left <= 0:
-                return None
-            if time.monotonic() - began > PATIENCE * deadline:
-                raise _WorkerLostError("one was not let work", by_machine=True)
-            until = time.monotonic() + max(left, 0.05)
-        return reply
+            return None
+        return self.read(seconds)
 
-    def _worked(self, before: float | None, began: float) -> float:
-        """Seconds of its own time since it had used `before`; on the clock since `began` where the system has none."""
-        now = self._cpu_seconds()
-        if before is None and now is None:
-            return time.monotonic() - began
-        return now - before if before is not None and now is not None else 0.0
-
-    def _cpu_seconds(self) -> float | None:
-        found = process(self.process.pid)
-        return None if found is None else found.cpu_seconds
-
-    def _death(self) -> _WorkerLostError:
-        code = self.process.wait()
-        return _WorkerLostError(f"it ended with code {code}", by_machine=code in _FROM_OUTSIDE)
+    def read(self, seconds: float) -> dict[str, Any] | None:
+        """The next line of the worker, as `ask`. One that was written in time is read however late that is."""
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(seconds, self.process.kill)
+        watchdog.start()
+        try:
+            line = self.process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        return dict(json.loads(line)) if line.endswith(b"\n") else None
 
     def kill(self) -> None:
-        """End the process, whatever it is at."""
+        """End the process, if it has not ended, and collect its exit code."""
         self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            try:
-                stream.close()
-            except OSError:
-                # What had not been written to a dead process cannot be flushed.
-                continue
-
-    def _line(self, until: float) -> dict[str, Any] | None:
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                # What came while this process stood still itself is read, however late it is.
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    return None
-                chunk = os.read(self.process.stdout.fileno(), 65536)
-                if not chunk:
-                    raise self._death()
-                self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return dict(json.loads(line))
-
-
-def _cannot_start(reason: str) -> MachineError:
-    return MachineError(f"a grading worker cannot start ({reason}): free some memory, or run fewer at once.")
+        # Leaving the context closes the pipes and waits.
+        with self.process:
+            pass
 
 
 _shared: Verifier | None = None
@@ -264,12 +173,11 @@ _shared_lock = threading.Lock()
 
 
 def shared_verifier() -> Verifier:
-    """This process's pool, made when first asked for and ended with the process."""
+    """This process's pool, made when first asked for. Its workers end with the process."""
     global _shared
     with _shared_lock:
         if _shared is None:
             _shared = Verifier()
-            atexit.register(_shared.close)
         return _shared
 
 

@@ -14,7 +14,7 @@ from tepo_lab.tasks.grading import Grade, grade_all
 from tepo_lab.tasks.verifier import MAX_WORKERS, shared_verifier
 
 EXACT_ANSWERS, EXACT_TARGET = 20_000, 512
-SYMBOLIC_ANSWERS, SYMBOLIC_TARGET = 600, 150
+SYMBOLIC_ANSWERS, SYMBOLIC_TARGET = 600, 60
 
 #: (gold, given, whether they are the same).
 Pair = tuple[str, str, bool]
