@@ -30,8 +30,8 @@ _FRACTION = re.compile(
     r"|([0-9]{1,99}(?:\.[0-9]{1,99})?))"
 )
 
-#: Answers of the usual kinds, each compared with the next before the first real one: they load what is imported late, and
-#: the parser learns its table from what it reads.
+#: Answers of the usual kinds, each compared with the next before the first real one: they load what is imported late,
+#: and the parser learns its table from what it reads.
 _WARM_UP = (
     r"\frac{\sqrt{3}+1}{2}",
     r"-\frac{\sqrt{3}}{3}+\frac{\pi}{6}, \frac{7 \pi}{6}",

@@ -1,8 +1,8 @@
 """Worker processes that decide whether two answers are the same mathematics, each answer within a hard deadline.
 
-The workers are plain subprocesses, one per thread of a pool, spoken to over pipes. A pool of `multiprocessing` (pebble's
-ProcessPool was tried) does not serve: it starts no worker in a daemon process or below a script without a main guard,
-its deadlines are wall time, and an idle worker that is killed from outside breaks pebble's whole pool.
+The workers are plain subprocesses, spoken to over pipes. pebble's ProcessPool was tried and does not serve: built on
+`multiprocessing`, it starts no worker in a daemon process or from a script without a main guard; its deadlines are wall
+time; and one idle worker that is killed from outside breaks the whole pool.
 """
 
 from __future__ import annotations

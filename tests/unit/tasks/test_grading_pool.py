@@ -98,7 +98,8 @@ def test_workers_that_were_killed_while_idle_cost_no_answer(obedient: Callable[.
     assert pool.verdicts([("5", "x")]) == ["equal"]
 
 
-def test_a_pause_makes_no_answer_wrong(obedient: Callable[..., Verifier]) -> None:
+def test_a_pause_makes_no_answer_wrong(obedient: Callable[..., Verifier], monkeypatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 600)
     pool = obedient(deadline=0.1)
     assert pool.verdicts([("5", "x")]) == ["equal"]
     stopped = worker_of(pool)
@@ -119,7 +120,7 @@ def test_a_reply_that_was_written_in_time_is_read_however_late(obedient: Callabl
 
 
 def test_a_worker_that_stands_still_is_replaced(obedient: Callable[..., Verifier], monkeypatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 5)
+    monkeypatch.setattr(module, "PATIENCE", 10)
     pool = obedient()
     assert pool.verdicts([("5", "x")]) == ["equal"]
     os.kill(worker_of(pool), signal.SIGSTOP)
@@ -131,17 +132,17 @@ def test_a_worker_that_stands_still_is_replaced(obedient: Callable[..., Verifier
     ("answer", "started"),
     [
         ("work", 1),  # it ends itself at the deadline
-        ("SIGSEGV", 4),
-        ("exit", 4),
-        ("SIGKILL", 4),  # as by a kernel short of the memory that the answer asks for
-        ("SIGSTOP", 4),
-        ("sleep", 4),
+        ("SIGSEGV", 3),
+        ("exit", 3),
+        ("SIGKILL", 3),  # as by a kernel short of the memory that the answer asks for
+        ("SIGSTOP", 3),
     ],
 )
 def test_what_an_answer_does_to_its_workers_ends_no_run(
     answer: str, started: int, obedient: Callable[..., Verifier], monkeypatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 5)
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
+    monkeypatch.setattr(module, "PATIENCE", 10 if answer == "SIGSTOP" else 600)
     pool = obedient()
     assert pool.verdicts([("5", answer)]) == ["timeout"]
     # One per attempt, and the one that shows that workers can live.
@@ -153,7 +154,8 @@ def test_what_an_answer_does_to_its_workers_ends_no_run(
 def test_a_machine_that_lets_no_worker_live_grades_nothing(
     does: str, obedient: Callable[..., Verifier], monkeypatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 5)
+    monkeypatch.setattr(module, "ATTEMPTS", 1)
+    monkeypatch.setattr(module, "PATIENCE", 10 if "SIGSTOP" in does else 600)
     pool = obedient(does)
     with pytest.raises(MachineError, match="grading workers die whatever they are asked"):
         pool.verdicts([("5", "x")])
