@@ -26,7 +26,8 @@ import pyarrow
 import pyarrow.parquet as parquet
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
-from tepo_lab.records.files import GENERATION_COLUMNS, readable_runs
+from tepo_lab.records.files import readable_runs
+from tepo_lab.records.generations import GENERATION_COLUMNS
 from tepo_lab.report.figures import data as figures_data
 from tepo_lab.report.render.formats import CSV_COLUMNS
 from tepo_lab.report.render.formats import lines_of as table_lines

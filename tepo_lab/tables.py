@@ -72,7 +72,7 @@ def resolved_reports(
     The profiles are those given or overridden; else the report's own if the home has runs of theirs, else those of the
     sweeps behind it, else nano, and the sweeps' own when there is no run at all.
     """
-    from tepo_lab.execute.planning.ledger import families
+    from tepo_lab.execute.planning.actions import families
     from tepo_lab.registry.reports import load_report, own_profiles, profiles_asked, resolve_report
 
     loaded, held = load_report(name), frozenset(families(home))
@@ -158,7 +158,7 @@ def target_of(home: Path, resolved: Resolved, target: Target) -> TargetTable:
 
 def wanted(home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False) -> Wanted:
     """What a profile gives to a table. Args: `budget`: rows are read at one, whatever steps their panels name."""
-    from tepo_lab.execute.planning.ledger import damaged_seeds
+    from tepo_lab.execute.planning.actions import damaged_seeds
     from tepo_lab.report.table.build import Wanted
     from tepo_lab.report.table.frame import WantedRow
 
@@ -176,7 +176,7 @@ def wanted_rows(
     home: Path, resolved: ResolvedReport, held: frozenset[str], *, budget: bool = False
 ) -> Iterator[WantedRow]:
     """A resolved report's rows, with what a search in this home has chosen said in their labels."""
-    from tepo_lab.execute.planning.ledger import damaged_seeds
+    from tepo_lab.execute.planning.actions import damaged_seeds
     from tepo_lab.execute.planning.selection import selection_notes
     from tepo_lab.registry.compose import lineage
     from tepo_lab.registry.reports import once

@@ -46,7 +46,7 @@ def load_nano():
 @pytest.fixture
 def small_run(tmp_path: Path) -> Callable:
     """Makes (spec, folder) of a small nano run: small_run("tepo", "trainer.steps=3", seed=1)."""
-    from tepo_lab.execute.planning.ledger import entry
+    from tepo_lab.execute.planning.actions import entry
     from tepo_lab.execute.running.prepare import prepare_folder
     from tepo_lab.registry.compose import compose_run
     from tepo_lab.registry.expand import planned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tepo_lab.execute.planning.ledger import Entry
+from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.running.prepare import draft_file, draft_of, drafts_in
 from tepo_lab.records.files import RunFolder, write_json
 from tepo_lab.registry.expand import planned

@@ -61,13 +61,13 @@ def regrade(
     """Grade recorded generations again, without generating."""
     from tepo_lab.evaluate.regrade import named_folders
     from tepo_lab.evaluate.regrade import regrade as regrade_run
-    from tepo_lab.records.lease import Lease
+    from tepo_lab.records.lock import RunLock
 
     if any(not each.strip() for each in runs or []):
         raise ConfigError("regrade '': a run's name is empty; leave names out for all runs.")
     changed = 0
     for folder in named_folders(home, runs or []):
-        with Lease(folder):
+        with RunLock(folder):
             result = regrade_run(folder)
         changed += result.changed
         typer.echo(f"{result.run}: {result.generations} generations, {result.changed} grades changed")

@@ -297,7 +297,7 @@ def mirror(
     What is missing is made, what is wrong made again. Exit code 1 when a run is not shown because its records are
     damaged.
     """
-    from tepo_lab.execute.showing.progress import counted
+    from tepo_lab.execute.showing.text import counted
     from tepo_lab.track.mirror import rebuild as rebuild_mirror
 
     check_home(home)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Sequence
@@ -10,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tepo_lab.errors import RecordError, is_machine_failure, nearest
+from tepo_lab.errors import RecordError, nearest
 from tepo_lab.evaluate.suite import counts
 from tepo_lab.records.files import RunFolder, run_folders, tell_passed_over, write_whole
-from tepo_lab.records.generations import LASTING, fault_of, ungraded, with_column
+from tepo_lab.records.generations import GENERATION_COLUMNS, read_generations, with_column, write_generations
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
@@ -87,7 +86,6 @@ def regrade(folder: RunFolder) -> Regraded:
 def _regrade_file(path: Path, spec: RunSpec) -> tuple[list[dict[str, Any]], int]:
     """The rows of a generations file, graded again and written back, and how many grades changed."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     table = _generations(path, spec)
     rows: list[dict[str, Any]] = table.select(["benchmark", "response", "answer"]).to_pylist()
@@ -106,35 +104,18 @@ def _regrade_file(path: Path, spec: RunSpec) -> tuple[list[dict[str, Any]], int]
         ("grader", pa.string()),
     ):
         table = with_column(table, column, pa.array([row[column] for row in rows], type=kind))
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-    write_whole(path, buffer.getvalue())
+    write_generations(path, table)
     return rows, changed
 
 
 def _generations(path: Path, spec: RunSpec) -> pyarrow.Table:
-    """A file of generations, verified from its beginning to its end, whatever its grades are.
-
-    Raises `RecordError` for any other damage: written back with new checksums, it could not be told any more.
-    """
-    import pyarrow as pa
+    """A file of generations, whatever its grades. Raises `RecordError` for damage and for another suite's benchmarks."""
     import pyarrow.compute as compute
-    import pyarrow.parquet as pq
 
-    try:
-        table = pq.read_table(path, page_checksum_verification=True)
-        fault = fault_of(ungraded(table), LASTING)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if is_machine_failure(error):
-            raise
-        fault = (str(error) or type(error).__name__).splitlines()[0]
-    if fault is not None:
-        raise RecordError(
-            f"{path} cannot be graded ({fault}): run the sweep again, which makes it anew or says the mend."
-        )
+    table = read_generations(path, GENERATION_COLUMNS, graded=False)
     for name in compute.unique(table["benchmark"]).to_pylist():
         if name not in spec.suite.benchmarks:
-            raise RecordError(f"{path} holds generations of {name!r}, which the run's suite does not have: remove it.")
+            raise RecordError(f"{path} has generations of {name!r}, which the run's suite does not have: remove it.")
     return table
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tepo_lab.evaluate.sampling import Decode, Sampled, decoder, sample_and_grade
-from tepo_lab.records.files import GENERATION_COLUMNS, write_whole
 from tepo_lab.rollout.engine import Engine, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import PromptSpec, Suite
@@ -81,18 +78,6 @@ def counts(rows: list[dict[str, Any]]) -> dict[str, Count]:
         before = found.get(row["benchmark"], Count(0, 0))
         found[row["benchmark"]] = Count(before.correct + row["correct"], before.graded + 1)
     return found
-
-
-def write_generations(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write all rows of one evaluation as Parquet, whole or not at all."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.Table.from_pylist([{column: row[column] for column in GENERATION_COLUMNS} for row in rows])
-    buffer = io.BytesIO()
-    # With the checksums a reader can tell bits that a disk has changed.
-    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-    write_whole(path, buffer.getvalue())
 
 
 def _rows(name: str, problems: Sequence[Problem], sampled: Sampled, text: Decode) -> list[dict[str, Any]]:

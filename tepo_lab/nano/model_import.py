@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import ModelError, ResourceError
-from tepo_lab.records.digest import file_sha256
+from tepo_lab.records.provenance import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Origin
 
 #: What reading GGUF files takes beyond the package's own requirements.

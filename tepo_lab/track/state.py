@@ -14,7 +14,7 @@ from typing import Any
 
 from tepo_lab.errors import RecordError
 from tepo_lab.records.files import RunFolder
-from tepo_lab.records.lease_file import is_held
+from tepo_lab.records.lock import is_locked
 from tepo_lab.track.steps import Steps
 
 #: Values of params longer than this are cut; the whole run.json is an artifact.
@@ -73,7 +73,7 @@ def signature(folder: RunFolder) -> tuple[tuple[int, int, int], ...]:
         else:
             found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
     # The lease is rewritten with each heartbeat; only whether its owner lives matters.
-    return (*found, (int(is_held(folder)), 0, 0))
+    return (*found, (int(is_locked(folder)), 0, 0))
 
 
 def run_state(folder: RunFolder, sweep: str, *, over: bool = False, steps: Steps | None = None) -> RunState:
@@ -91,7 +91,7 @@ def run_state(folder: RunFolder, sweep: str, *, over: bool = False, steps: Steps
         tags = _tags(run, run["spec"], sweep)
         scores = _scores(events)
         status, ended, outcome = _outcome(events)
-        if ended is None and over and not is_held(folder):
+        if ended is None and over and not is_locked(folder):
             status = "KILLED"
             ended = _milliseconds(max(run["created"], steps.last_time, *(event["time"] for event in events), 0.0))
         started = _milliseconds(events[0]["time"] if events else run["created"])

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from tepo_lab.errors import RecordError
-from tepo_lab.records.digest import file_sha256
 from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.records.provenance import file_sha256
 from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 
 MANIFEST = "manifest.json"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tepo_lab.errors import ModelError, ResourceError, is_machine_failure
-from tepo_lab.records.digest import file_sha256
+from tepo_lab.records.provenance import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Resources
 from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 

@@ -14,8 +14,9 @@ from typing import Any, Literal
 import torch
 
 from tepo_lab.errors import ObjectiveError, RecordError
-from tepo_lab.evaluate.suite import counts, evaluate, write_generations
+from tepo_lab.evaluate.suite import counts, evaluate
 from tepo_lab.records.files import RunFolder, append_line, write_whole
+from tepo_lab.records.generations import write_generations
 from tepo_lab.rollout.engine import Engine
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.run import RunSpec

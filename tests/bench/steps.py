@@ -59,7 +59,7 @@ def yardstick_ratios(
 
 def records_size(scratch: Path) -> dict[str, float]:
     """MiB that a nano run of 72 steps leaves, its checkpoints apart; the run takes some minutes."""
-    from tepo_lab.execute.planning.ledger import entry
+    from tepo_lab.execute.planning.actions import entry
     from tepo_lab.execute.running.prepare import prepare_folder
     from tepo_lab.registry.compose import compose_run
     from tepo_lab.registry.expand import planned

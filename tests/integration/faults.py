@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from tepo_lab.records.files import RunFolder
-from tepo_lab.records.lease_file import is_held
+from tepo_lab.records.lock import is_locked
 from tepo_lab.records.processes import lives, processes
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
 
@@ -121,7 +121,7 @@ class Bench:
 
     def leave_in_peace(self, home: Path) -> Path:
         """Run all of them here, in this process, without Ray, MLflow or anything that could die."""
-        from tepo_lab.execute.planning.ledger import entry
+        from tepo_lab.execute.planning.actions import entry
         from tepo_lab.execute.running.prepare import prepare_folder
         from tepo_lab.train.trial import run_trial
 
@@ -233,7 +233,7 @@ def holder(folder: RunFolder) -> int | None:
         pid = int(json.loads(folder.lease_file.read_text())["pid"])
     except (OSError, ValueError, KeyError):
         return None
-    return pid if is_held(folder) else None
+    return pid if is_locked(folder) else None
 
 
 def trial_process(folders: Iterable[RunFolder]) -> int | None:

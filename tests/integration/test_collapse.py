@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.train.trial import run_trial

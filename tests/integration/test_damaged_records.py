@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tepo_lab import results
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.registry.compose import compose_run

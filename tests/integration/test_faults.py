@@ -184,9 +184,10 @@ STOP = [{"when": "reward/mean <= 1", "for": 2}]
 
 
 def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_training(small_run):
-    from tepo_lab.execute.planning.ledger import has_work
-    from tepo_lab.execute.running.trainable import TrialTrainable
     from tepo_lab.records.repair import set_aside_damaged
+
+    from tepo_lab.execute.planning.actions import has_work
+    from tepo_lab.execute.running.trainable import TrialTrainable
 
     spec, folder = small_run("tepo", "trainer.steps=6", *TINY)
     config = trial_config(spec, folder, stop=STOP)

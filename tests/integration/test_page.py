@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.records.files import run_folders
 from tepo_lab.registry.compose import compose_run

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.execute.running.provenance import patch_file
+from tepo_lab.execute.planning.provenance import patch_file
 from tepo_lab.records.files import RunFolder, readable_runs, write_whole
 from tepo_lab.registry.locations import Kind, roots
 from tepo_lab.report.figures.series import ArmRuns

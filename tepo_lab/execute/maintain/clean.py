@@ -13,11 +13,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.named_runs import recorded_runs
 from tepo_lab.execute.running.scratch import is_left_over, is_stale
-from tepo_lab.records.files import RunFolder, tail, tell_passed_over
-from tepo_lab.records.lease_file import is_held
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import RunHistory, State
+from tepo_lab.records.lock import is_locked
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names as registry_names
 
@@ -50,13 +50,13 @@ def leftovers(
     known = known_runs(home) if unknown else None
     found = list(_home_leftovers(home))
     for folder in folders:
-        if folder.run_file.exists() and not is_held(folder):
+        if folder.run_file.exists() and not is_locked(folder):
             is_unknown = known is not None and folder.name not in known
             found += _partials(folder)
-            try:
-                found += _checkpoints(folder, keep, is_unknown)
-            except RecordError as error:
-                tell_passed_over(folder, error)
+            history = RunHistory.read(folder)
+            # The checkpoint policy of a damaged run is unknown, and it may need them all.
+            if history.run and history.state is not State.DAMAGED:
+                found += _checkpoints(history, keep, is_unknown)
     return found
 
 
@@ -64,7 +64,7 @@ def remove(found: Iterable[Leftover]) -> int:
     """Remove what was found, but nothing of a run that someone has begun to work on since. Returns bytes freed."""
     freed = 0
     for each in found:
-        if each.run is not None and is_held(each.run):
+        if each.run is not None and is_locked(each.run):
             continue
         if each.path.is_dir() and not each.path.is_symlink():
             shutil.rmtree(each.path)
@@ -101,22 +101,16 @@ def _partials(folder: RunFolder) -> Iterator[Leftover]:
         yield Leftover(folder.lease_file, "lease of a dead process", _size(folder.lease_file), folder)
 
 
-def _checkpoints(folder: RunFolder, keep: int | None, is_unknown: bool) -> Iterator[Leftover]:
-    paths, policy = sorted(folder.checkpoints.glob("step-*")), _policy(folder)
+def _checkpoints(history: RunHistory, keep: int | None, is_unknown: bool) -> Iterator[Leftover]:
+    folder = history.folder
+    policy = history.spec["trainer"].get("keep_checkpoints")
+    kept, why = max(1, policy) if isinstance(policy, int) else _KEPT, "checkpoint beyond the run's policy"
     if is_unknown:
         kept, why = 0, "checkpoint of a run that no sweep has"
-    else:
-        kept, why = policy, "checkpoint beyond the run's policy"
-        events = tail(folder.events_file)
-        if keep is not None and events and events[-1].get("event") in ("complete", "collapsed", "stopped"):
-            kept, why = keep, f"checkpoint of a run that is over, beyond --keep {keep}"
-    for path in paths[: max(0, len(paths) - kept)]:
-        yield Leftover(path, why, _size(path), folder)
-
-
-def _policy(folder: RunFolder) -> int:
-    kept = folder.run()["spec"]["trainer"].get("keep_checkpoints")
-    return max(1, kept) if isinstance(kept, int) else _KEPT
+    elif keep is not None and history.state.is_final:
+        kept, why = keep, f"checkpoint of a run that is over, beyond --keep {keep}"
+    for step in history.checkpoints[: max(0, len(history.checkpoints) - kept)]:
+        yield Leftover(folder.checkpoint(step), why, _size(folder.checkpoint(step)), folder)
 
 
 def _writer_lives(path: Path) -> bool:

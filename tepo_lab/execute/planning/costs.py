@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import median
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.planning.ledger import Entry, lacking_evaluations
-from tepo_lab.records.files import RunFolder, tell_passed_over
+from tepo_lab.execute.planning.actions import Entry, missing_evaluations
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import RunHistory, State
 from tepo_lab.schema.run import RunSpec
 
 #: Finished runs read for one estimate; more would not make it better.
@@ -18,7 +19,7 @@ RUNS_READ = 5
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """Wall seconds of one training step and of one evaluation, and how many finished runs say so (0: declared)."""
 
     seconds_per_step: float
@@ -36,7 +37,7 @@ class Costs:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._known: dict[tuple[str, float], Cost | None] = {}
+        self._known: dict[tuple[str, float], RunCost | None] = {}
 
     @cached_property
     def _folders(self) -> dict[str, list[Path]]:
@@ -46,49 +47,42 @@ class Costs:
             folders.setdefault(path.name.rsplit("-", 2)[0], []).append(path)
         return folders
 
-    def of(self, spec: RunSpec) -> Cost:
+    def of(self, spec: RunSpec) -> RunCost:
         """What a run takes: the median over finished runs of its arm and profile on as many GPUs, else as declared."""
         name, gpus = f"{spec.arm.name}-{spec.profile.name}", spec.resources.gpus
         if (name, gpus) not in self._known:
             self._known[name, gpus] = _measured(self._folders.get(name, ()), gpus)
         declared = spec.profile.estimates
-        return self._known[name, gpus] or Cost(declared.seconds_per_step, declared.evaluation_seconds)
+        return self._known[name, gpus] or RunCost(declared.seconds_per_step, declared.evaluation_seconds)
 
     def seconds_left(self, each: Entry) -> float:
         """Wall seconds that a run still takes; 0 when nothing is to be done."""
-        if not each.is_pending:
+        if not each.action.is_pending:
             return 0.0
         spec, cost = each.planned.spec, self.of(each.planned.spec)
-        evaluations = len(lacking_evaluations(each.folder, spec, each.folder.events()))
-        return max(0, spec.steps - each.steps_done) * cost.seconds_per_step + evaluations * cost.evaluation_seconds
+        evaluations = len(missing_evaluations(each.history, spec))
+        return max(0, spec.steps - each.history.step) * cost.seconds_per_step + evaluations * cost.evaluation_seconds
 
 
-def _measured(folders: Iterable[Path], gpus: float) -> Cost | None:
+def _measured(folders: Iterable[Path], gpus: float) -> RunCost | None:
     steps: list[float] = []
     evaluations: list[float] = []
     runs = 0
-    for folder in map(RunFolder, folders):
-        try:
-            events, metrics = folder.events(), folder.metrics()
-            if not events or events[-1]["event"] != "complete" or _gpus(folder) != gpus:
-                continue
-        except RecordError as error:
-            tell_passed_over(folder, error)
+    for history in map(RunHistory.read, map(RunFolder, folders)):
+        if history.state is not State.COMPLETE or history.spec.get("resources", {}).get("gpus") != gpus:
             continue
-        steps += [each["seconds/step"] for each in metrics if each.get("seconds/step") is not None]
-        evaluations += [each["seconds"] for each in events if each["event"] == "evaluated" and "seconds" in each]
+        try:
+            metrics = history.metrics()
+        except RecordError:
+            continue
+        steps += [line["seconds/step"] for line in metrics if line.get("seconds/step") is not None]
+        evaluations += [each.seconds for each in history.evaluations.values() if each.seconds]
         runs += 1
         if runs == RUNS_READ:
             break
     if not evaluations:
         return None
-    return Cost(median(steps) if steps else 0.0, median(evaluations), runs)
-
-
-def _gpus(folder: RunFolder) -> float | None:
-    """On how many GPUs a run was made; None where its run.json does not say."""
-    resources = folder.run()["spec"].get("resources")
-    return resources.get("gpus") if isinstance(resources, dict) else None
+    return RunCost(median(steps) if steps else 0.0, median(evaluations), runs)
 
 
 def wall_seconds(entries: Sequence[Entry], costs: Costs, cpus: float, gpus: float) -> float:

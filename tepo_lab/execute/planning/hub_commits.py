@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import ModelError
-from tepo_lab.records.inputs import input_places
+from tepo_lab.records.provenance import input_places
 from tepo_lab.schema.profile import ChainData, Data, ModelSpec
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.hub_data import (

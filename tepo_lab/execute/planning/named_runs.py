@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
-from tepo_lab.execute.planning.ledger import find_folder
+from tepo_lab.execute.planning.actions import find_folder
 from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import RunHistory
 from tepo_lab.registry.expand import expand, is_path, load_sweep
 from tepo_lab.registry.locations import names as registry_names
 
@@ -52,14 +53,7 @@ def _is_run(name: str, held: dict[str, RunFolder]) -> bool:
 def _other_seeds(name: str, overrides: list[str], held: dict[str, RunFolder]) -> list[RunFolder]:
     """The home's runs of a sweep's arms, whatever their seed."""
     families = {each.family for each in expand(*load_sweep(name, overrides)).runs}
-    return [folder for folder in held.values() if _family(folder) in families]
-
-
-def _family(folder: RunFolder) -> str | None:
-    try:
-        return str(folder.run().get("family"))
-    except RecordError:
-        return None
+    return [folder for folder in held.values() if RunHistory.read(folder).family in families]
 
 
 def _named(home: Path, name: str, overrides: list[str], held: dict[str, RunFolder]) -> list[RunFolder]:

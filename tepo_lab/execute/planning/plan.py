@@ -9,10 +9,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
+from tepo_lab.execute.planning.actions import Entry, entry
 from tepo_lab.execute.planning.costs import Costs, wall_seconds
 from tepo_lab.execute.planning.gpu_memory import as_json as memory_json
 from tepo_lab.execute.planning.gpu_memory import estimate
-from tepo_lab.execute.planning.ledger import Entry, entry
 from tepo_lab.registry.expand import Expansion, PlannedRun, merge
 
 
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def pending(self) -> list[Entry]:
-        return [each for each in self.entries if each.is_pending]
+        return [each for each in self.entries if each.action.is_pending]
 
     def seconds_left(self, each: Entry) -> float:
         """Wall seconds that the run still takes; 0 when nothing is to be done."""

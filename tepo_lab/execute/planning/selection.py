@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import fmean
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.planning.ledger import Entry
-from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.execute.planning.actions import Entry
+from tepo_lab.records.files import write_json
+from tepo_lab.records.history import RunHistory, State
 from tepo_lab.schema.sweep import Sweep
 
 FILE = "selection.json"
@@ -31,7 +32,7 @@ def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
         if not each.planned.spec.arm.trained:
             continue
         arms[each.planned.family] = each.planned.spec.arm.name
-        value = last_validation(each.folder) if each.state == "complete" else None
+        value = last_validation(each.history) if each.history.state is State.COMPLETE else None
         if value is not None:
             scores.setdefault(each.planned.family, []).append(value)
     means = {family: fmean(values) for family, values in scores.items()}
@@ -52,10 +53,9 @@ def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
     )
 
 
-def last_validation(folder: RunFolder) -> float | None:
+def last_validation(history: RunHistory) -> float | None:
     """The run's last validation score in percent, or None if it was never validated."""
-    values = [float(event["value"]) for event in folder.events() if event["event"] == "validated"]
-    return values[-1] if values else None
+    return history.validations[max(history.validations)] if history.validations else None
 
 
 def selection_notes(home: Path) -> dict[str, str]:
@@ -69,6 +69,6 @@ def selection_notes(home: Path) -> dict[str, str]:
             for family, found in json.loads(path.read_bytes())["chosen"].items():
                 notes[family] = f"chosen among {found['points']} points"
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            mend = "running the sweep again writes it anew"
-            raise RecordError(f"{path} is damaged ({type(error).__name__}: {error}): {mend}.") from None
+            fix = "remove it; running the sweep again writes it"
+            raise RecordError(f"{path} is damaged ({type(error).__name__}: {error}): {fix}.") from None
     return notes

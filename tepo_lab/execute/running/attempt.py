@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tepo_lab.execute.planning.hub_commits import WAITS, at_commits, check_model
+from tepo_lab.execute.planning.provenance import hardware
 from tepo_lab.execute.running.failures import begin_attempt, end_attempt, retry_seconds
 from tepo_lab.execute.running.prepare import begin, draft_file
-from tepo_lab.execute.running.provenance import hardware
 from tepo_lab.records.files import RunFolder
-from tepo_lab.records.lease import Lease, LeaseHeldError
-from tepo_lab.records.repair import go_back_to_records
+from tepo_lab.records.history import RunHistory
+from tepo_lab.records.lock import RunLock, RunLockedError
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.sweep import Search, StopRule
@@ -34,7 +34,7 @@ class Attempt:
         self.config = config
         self.process_group = process_group
         self.folder = RunFolder(Path(config["folder"]))
-        self.lease: Lease | None = None
+        self.lease: RunLock | None = None
         self.trial: Any = None
 
     def advance(self) -> Progress | None:
@@ -47,7 +47,7 @@ class Attempt:
         except Exception as error:
             # Another process runs it (this one was taken for dead, perhaps); the session waits for that. What that one
             # has done to the records meanwhile is no failure of this one.
-            if not isinstance(error, LeaseHeldError) and not self._is_taken_over():
+            if not isinstance(error, RunLockedError) and not self._is_taken_over():
                 raise
             self.close()
             return None
@@ -89,12 +89,12 @@ class Attempt:
         return True
 
     def _begin(self) -> RunSpec | None:
-        """Take the lease, write down what is asked, and mend the records.
+        """Take the lease, and write down what is asked.
 
         Returns the run, or None where nothing is left to do: another process has finished it, or gone past it.
         """
         session = self.config["session"]
-        self.lease = Lease(self.folder, session).__enter__()
+        self.lease = RunLock(self.folder, session).__enter__()
         # Tune tries again at once; what failed the last attempt (a full disk, a busy card) may need a while.
         time.sleep(retry_seconds(begin_attempt(self.folder, session)))
         self._check_lease()
@@ -102,11 +102,9 @@ class Attempt:
         if asked is None or not begin(self.folder, asked):
             end_attempt(self.folder)
             return None
-        run = self.folder.run()
-        spec = validate(RunSpec, run["spec"], where=str(self.folder.run_file))
-        if spec.arm.trained:
-            go_back_to_records(self.folder, spec.trainer.checkpoint_every)
-        pinned = at_commits(spec, run.get("provenance") or {})
+        history = RunHistory.read(self.folder, owned_by_us=True)
+        spec = validate(RunSpec, history.spec, where=str(self.folder.run_file))
+        pinned = at_commits(spec, history.made_with[-1] if history.made_with else {})
         check_model(pinned.model, WAITS)
         return pinned
 
@@ -125,6 +123,6 @@ class Attempt:
     def _is_taken_over(self) -> bool:
         try:
             self._check_lease()
-        except LeaseHeldError:
+        except RunLockedError:
             return True
         return False

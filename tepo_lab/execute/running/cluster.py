@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from tepo_lab.errors import ResourceError
-from tepo_lab.execute.planning.ledger import Entry
+from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.running.learners import bundle
 from tepo_lab.schema.profile import Resources
 

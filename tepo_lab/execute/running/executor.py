@@ -17,7 +17,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 from tepo_lab.errors import ResourceError
-from tepo_lab.execute.planning.ledger import Entry
+from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.running.cluster import Cluster, check_fits, check_reachable
 from tepo_lab.execute.running.interrupt import Interrupt
 from tepo_lab.execute.running.learners import run_with_learners

@@ -6,12 +6,13 @@ import errno
 import hashlib
 import json
 import re
-import time
 import traceback
 from typing import Any, Literal
 
 from tepo_lab.errors import TepoLabError, is_machine_failure
-from tepo_lab.records.files import RunFolder, append_line, write_json
+from tepo_lab.records.events import Failed
+from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.records.history import RunHistory, append_event
 
 Kind = Literal["user", "machine"]
 
@@ -61,9 +62,11 @@ def record_machine_failure(folder: RunFolder, error: BaseException) -> None:
 
 
 def _record(folder: RunFolder, kind: Kind, said: str, found: str, error_type: str) -> None:
-    step = max((int(event.get("step", 0)) for event in folder.events()), default=0)
-    values = {"kind": kind, "error": " ".join(said.split())[:500], "error_type": error_type, "fingerprint": found}
-    append_line(folder.events_file, {"time": time.time(), "event": "failed", "step": step, **values})
+    history = RunHistory.read(folder, owned_by_us=True)
+    event = Failed(
+        step=history.step, kind=kind, error=" ".join(said.split())[:500], error_type=error_type, fingerprint=found
+    )
+    append_event(folder, event)
 
 
 def log_error(folder: RunFolder, error: BaseException) -> None:

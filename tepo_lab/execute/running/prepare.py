@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tepo_lab.errors import RecordError
-from tepo_lab.execute.planning.ledger import Entry, has_work, keeps_something
-from tepo_lab.execute.running.provenance import going_on, provenance, tells_other
+from tepo_lab.execute.planning.actions import Action, Entry, action
+from tepo_lab.execute.planning.provenance import going_on, provenance, tells_other
 from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.records.history import RunHistory
 from tepo_lab.registry.difference import flatten
 from tepo_lab.registry.expand import Expansion
 from tepo_lab.registry.identity import IDENTITY_VERSION
@@ -45,7 +45,7 @@ def draft_file(drafts: Path, folder: RunFolder) -> Path:
 
 def prepare_folder(each: Entry) -> None:
     """Write run.json of a run that nobody else can have."""
-    write_run(each.folder, draft_of(each))
+    write_run(each.history, draft_of(each))
 
 
 def draft_of(each: Entry) -> dict[str, Any]:
@@ -66,35 +66,25 @@ def draft_of(each: Entry) -> dict[str, Any]:
 
 
 def begin(folder: RunFolder, draft: Mapping[str, Any]) -> bool:
-    """Write run.json of a run that the caller holds, as a session asks for it. False where nothing is left to do."""
+    """Write run.json of a run that the caller owns, as a session asks for it. False where nothing is left to do."""
     spec = validate(RunSpec, draft["spec"], where=str(folder.run_file))
-    if not has_work(folder, spec):
+    history = RunHistory.read(folder, owned_by_us=True)
+    if action(history, spec)[0] in (Action.SKIP, Action.BLOCKED):
         return False
-    is_known = bool(_before(folder).get("spec"))
-    write_run(folder, draft)
-    # One that lacked nothing but its run.json is done.
-    return is_known or has_work(folder, spec)
+    write_run(history, draft)
+    return True
 
 
-def write_run(folder: RunFolder, draft: Mapping[str, Any]) -> None:
-    """Write run.json, anew when the run goes on: its extent, the software and the command may be others."""
-    before = _before(folder)
-    made_with = _made_with(dict(draft["provenance"]), before, keeps=keeps_something(folder))
-    created = before.get("created") or draft["created"]
-    folder.path.mkdir(parents=True, exist_ok=True)
-    write_json(folder.run_file, {**draft, "created": created, **made_with})
+def write_run(history: RunHistory, draft: Mapping[str, Any]) -> None:
+    """Write run.json, again when the run goes on: its extent, the software and the command may differ now."""
+    keeps = bool(history.checkpoints or history.evaluations)
+    made_with = _made_with(dict(draft["provenance"]), history.run, keeps=keeps)
+    created = history.run.get("created") or draft["created"]
+    history.folder.path.mkdir(parents=True, exist_ok=True)
+    write_json(history.folder.run_file, {**draft, "created": created, **made_with})
 
 
-def _before(folder: RunFolder) -> dict[str, Any]:
-    """What run.json said; of a damaged one, when the run began is all that other records tell."""
-    try:
-        return folder.run() if folder.run_file.exists() else {}
-    except RecordError:
-        first = next((event.get("time") for event in folder.events()), None)
-        return {"created": first, "provenance": {"commit": None, "lost": "run.json was damaged and written anew"}}
-
-
-def _made_with(now: dict[str, Any], before: dict[str, Any], *, keeps: bool) -> dict[str, Any]:
+def _made_with(now: dict[str, Any], before: Mapping[str, Any], *, keeps: bool) -> dict[str, Any]:
     """The provenance of a run that begins or goes on: what it goes on with, and what it was made with until then.
 
     Args: `keeps`, whether it goes on from anything; else another model and other data than before are its first.

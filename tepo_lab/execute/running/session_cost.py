@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.planning.ledger import Entry
-from tepo_lab.execute.showing.progress import counted, duration
+from tepo_lab.execute.planning.actions import Entry
+from tepo_lab.execute.showing.text import counted, duration
+from tepo_lab.records.events import Evaluated, Validated
 from tepo_lab.records.files import tell_passed_over
+from tepo_lab.records.history import RunHistory
 from tepo_lab.records.processes import descendants, process
-
-#: Events of a run that say how long sampling outside the training steps took.
-_SAMPLING = ("evaluated", "validated")
 
 
 @dataclass
@@ -39,7 +38,7 @@ class CpuMeter:
 
 
 @dataclass(frozen=True)
-class Cost:
+class SessionCost:
     """What a session took.
 
     wall and trial seconds (training steps and evaluations, all runs together), tokens sampled in training, seconds
@@ -75,7 +74,7 @@ class Cost:
         return "; ".join(parts)
 
 
-def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu_seconds: float | None) -> Cost:
+def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu_seconds: float | None) -> SessionCost:
     """The cost of a session that began then (Unix seconds) and worked on `ran`, as their records tell.
 
     A line that does not say when it was is passed over; so is a run whose records are damaged, which is named on
@@ -90,22 +89,22 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
     for each in ran:
         try:
             steps = [step for step in each.folder.metrics() if (step.get("time") or -1.0) >= began]
-            events = [event for event in each.folder.events() if event.get("time", -1.0) >= began]
+            events = [event for event in RunHistory.read(each.folder).events if event.time >= began]
         except RecordError as error:
             tell_passed_over(each.folder, error)
             continue
-        sampled = [event for event in events if event["event"] in _SAMPLING]
+        sampled = [event for event in events if isinstance(event, Evaluated | Validated)]
         occupied += sum(step.get("seconds/step") or 0.0 for step in steps)
         # What was graded again without sampling was recorded as evaluated too, and took no time of the run's.
-        occupied += sum(event.get("seconds") or 0.0 for event in sampled)
+        occupied += sum(event.seconds or 0.0 for event in sampled)
         cpu += sum(step.get("seconds/cpu") or 0.0 for step in steps)
-        cpu += sum(event.get("cpu_seconds") or 0.0 for event in sampled)
+        cpu += sum(event.cpu_seconds or 0.0 for event in sampled)
         tokens += sum(step.get("rollout/tokens") or 0.0 for step in steps)
         firsts += [steps[0]["time"]] if steps else []
-        begins += [events[0]["time"]] if events else []
-        ends += [events[-1]["time"]] if events else []
+        begins += [events[0].time] if events else []
+        ends += [events[-1].time] if events else []
     span = max(ends) - min(begins) if begins else 0.0
-    return Cost(
+    return SessionCost(
         runs=len(ran),
         wall_seconds=time.time() - began,
         trial_seconds=occupied,

@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
+from tepo_lab.execute.planning.actions import Action, Entry, entry
 from tepo_lab.execute.planning.gpu_memory import check_memory
 from tepo_lab.execute.planning.hub_commits import check_hub
-from tepo_lab.execute.planning.ledger import Entry, anew, entry
 from tepo_lab.execute.planning.plan import Plan, make_plan
 from tepo_lab.execute.planning.preflight import check_hub_counts, check_inputs
 from tepo_lab.execute.planning.selection import write_selection
@@ -22,9 +22,11 @@ from tepo_lab.execute.running.executor import ClusterLostError, Executor
 from tepo_lab.execute.running.failures import retry_seconds
 from tepo_lab.execute.running.prepare import write_sweep
 from tepo_lab.execute.running.session_cost import process_began, session_cost
-from tepo_lab.execute.showing.progress import Watch, counted
+from tepo_lab.execute.showing.progress import Progress
+from tepo_lab.execute.showing.text import counted
+from tepo_lab.records.events import Collapsed
 from tepo_lab.records.files import write_json, write_whole
-from tepo_lab.records.repair import marked_steps, set_aside_damaged
+from tepo_lab.records.history import State
 from tepo_lab.registry.expand import Expansion
 from tepo_lab.track.thread import MirrorThread
 
@@ -55,7 +57,7 @@ class Session:
     @property
     def failed(self) -> list[Entry]:
         """Runs that did not come to their end."""
-        return [each for each in self.ended if each.state not in ("complete", "collapsed", "stopped")]
+        return [each for each in self.ended if not each.history.state.is_final]
 
     def log_table(self, text: str, table: Any, page: str | None = None) -> None:
         """Keep the sweep's table, and its page, in its folder and, if that is open, in MLflow."""
@@ -99,7 +101,6 @@ def run_sweep(
     plan = make_plan(home, [expansion])
     if plan.pending:
         check_before_start(address, plan.pending)
-    plan = _mended_plan(home, expansion, plan, console)
     for line in _other_rules(plan, expansion):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if all(each.action in ("skip", "blocked") for each in plan.entries):
@@ -154,26 +155,16 @@ def _check(pending: Sequence[Entry]) -> None:
         check(each.planned.spec for each in pending)
 
 
-def _mended_plan(home: Path, expansion: Expansion, plan: Plan, console: Console) -> Plan:
-    """The plan, with the runs' files that cannot be read, or lack a grade, set aside: evaluations are made again."""
-    idle = [each for each in plan.entries if each.state != "running"]
-    moved = [path for each in idle for path in set_aside_damaged(each.folder, each.planned.spec.suite)]
-    stay = [each.folder.generations(step) for each in idle for step in sorted(marked_steps(each.folder))]
-    said = [f"Not whole, set aside: {path}" for path in moved]
-    for line in [*said, *(f"Not whole, and no checkpoint to make it again from: {path}" for path in stay)]:
-        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    return make_plan(home, [expansion]) if moved or stay else plan
-
-
 def _other_rules(plan: Plan, expansion: Expansion) -> Iterator[str]:
     """A line for each run that collapsed by a stop rule of another sweep: it is a result, and not run again here."""
     own = {rule.when for rule in expansion.sweep.stop}
     for each in plan.entries:
-        if each.state == "collapsed":
-            end = next(event for event in reversed(each.folder.events()) if event["event"] == "collapsed")
-            if end["rule"] not in own:
-                said = f"Not run again: {each.folder.name} collapsed at step {end['step']} by {end['rule']}"
-                yield f"{said}, which is no rule of this sweep; {anew(each.folder)}."
+        end = each.history.outcome
+        if isinstance(end, Collapsed) and end.rule not in own:
+            yield (
+                f"Not run again: {each.folder.name} collapsed at step {end.step} by {end.rule}, which is no rule of "
+                f"this sweep; remove {each.folder.path} to run it again."
+            )
 
 
 def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Console) -> None:
@@ -182,17 +173,17 @@ def _run_all(home: Path, expansion: Expansion, executor: Executor, console: Cons
     told = False
     while True:
         entries = make_plan(home, [expansion]).entries
-        pending = [each for each in entries if each.is_pending and left[each.planned.run_id] > 0]
-        held = [each for each in entries if each.state == "running"]
+        pending = [each for each in entries if each.action.is_pending and left[each.planned.run_id] > 0]
+        held = [each for each in entries if each.action is Action.WAIT]
         if pending:
-            watch = Watch(expansion.sweep.title, pending, _slots(pending, executor), console)
+            watch = Progress(expansion.sweep.title, pending, _slots(pending, executor), console)
             executor.run(expansion, pending, watch)
             for each in pending:
-                state = entry(home, each.planned).state
+                state = entry(home, each.planned).history.state
                 # A run that another process took first has not been tried: it is waited for. One that ended without
                 # a word (its processes were taken away, and not by its own fault) is started again.
-                if state != "running":
-                    left[each.planned.run_id] -= 1 if state in ("interrupted", "pending") else STARTS
+                if state is not State.RUNNING:
+                    left[each.planned.run_id] -= 1 if state in (State.INTERRUPTED, State.PENDING) else STARTS
         elif held:
             if not told:
                 console.print(f"Waiting for {counted(len(held), 'run')} that another process has.", highlight=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -22,9 +21,10 @@ from tepo_lab.execute.running.failures import (
     record_machine_failure,
     record_user_failure,
 )
-from tepo_lab.records.files import RunFolder, append_line
-from tepo_lab.records.lease import Lease
-from tepo_lab.records.lease_file import read_lease
+from tepo_lab.records.events import Stopped
+from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import append_event
+from tepo_lab.records.lock import RunLock, lease_session
 
 
 class Quiet(TrialProgressCallback):  # type: ignore[misc]
@@ -83,7 +83,7 @@ def _folder(trial: Any) -> RunFolder:
 
 
 def _record_stop(trial: Any, step: int) -> None:
-    append_line(_folder(trial).events_file, {"time": time.time(), "event": "stopped", "step": step, "by": "asha"})
+    append_event(_folder(trial), Stopped(step=step, by="asha"))
 
 
 def _record_failure(trial: Any) -> None:
@@ -92,11 +92,10 @@ def _record_failure(trial: Any) -> None:
     said = file.read_text(errors="replace") if file is not None and file.exists() else ""
     error = RuntimeError(said.strip() or "Tune gave it up without a word")
     folder = _folder(trial)
-    held = read_lease(folder.lease_file)
     # A lease of this very session is of the process that has died, on a node where nobody can look for it.
-    is_ours = held is not None and held.owner.get("session") == trial.config["session"]
+    is_ours = lease_session(folder) == trial.config["session"]
     # Who else holds the run goes on with it; damaged events are told of when the runs are over.
-    with suppress(RecordError), nullcontext() if is_ours else Lease(folder):
+    with suppress(RecordError), nullcontext() if is_ours else RunLock(folder):
         record_machine_failure(folder, error)
 
 

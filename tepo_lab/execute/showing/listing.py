@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tepo_lab.execute.maintain.clean import size_text
+from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.planning.gpu_memory import memory_lines
-from tepo_lab.execute.planning.ledger import Entry
 from tepo_lab.execute.planning.plan import Plan
-from tepo_lab.execute.showing.progress import counted, duration
+from tepo_lab.execute.showing.text import counted, duration
 from tepo_lab.registry.axes import point_label
 from tepo_lab.registry.compose import arm_file, compose_run
 from tepo_lab.registry.difference import flatten
@@ -63,7 +63,7 @@ def plan_table(
             str(spec.steps),
             Text(first.action, style=_STYLES[first.action]),
             Text(first.reason),
-            duration(sum(map(plan.seconds_left, row))) if first.is_pending else "",
+            duration(sum(map(plan.seconds_left, row))) if first.action.is_pending else "",
             *((f"{sum(map(plan.gpu_hours, row)):,.1f}",) if has_gpus else ()),
         )
     memory = memory_lines((each.planned.spec for each in plan.pending), gpu_memory_gb)

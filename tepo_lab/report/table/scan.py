@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from tepo_lab.errors import RecordError
 from tepo_lab.records.files import RunFolder, readable_runs, tell_passed_over
-from tepo_lab.records.generations import COUNTED, fault_of
-from tepo_lab.records.inputs import Files, commit_name, input_files
-from tepo_lab.records.lease_file import is_held
-from tepo_lab.records.made_with import differences
+from tepo_lab.records.generations import read_generations
+from tepo_lab.records.lock import is_locked
+from tepo_lab.records.provenance import Files, commit_name, differences, input_files
 from tepo_lab.report.table.frame import Column, Missing
 
 Key = TypeVar("Key", bound=Hashable)
@@ -160,7 +159,7 @@ def _found(folder: RunFolder, run: dict[str, Any], generations: int, metrics: bo
         commit=f"{commit}+changes" if commit and provenance.get("dirty") else commit,
         status=next((event for event in reversed(events) if event["event"] in STATUS_EVENTS), {}),
         last_step=max((int(event.get("step") or 0) for event in events), default=0),
-        running=damaged is None and is_held(folder),
+        running=damaged is None and is_locked(folder),
         evaluated_steps=tuple(steps),
         full_steps=tuple(step for step in steps if _has_rows(folder.generations(step), generations)),
         dirty=any(each.get("dirty") for each in (provenance, *earlier)),
@@ -193,17 +192,10 @@ def read_counts(run: FoundRun, step: int, columns: Iterable[Column]) -> dict[str
 
     Raises `RecordError` for a file that cannot be read, or whose rows cannot be counted (`fault_of`).
     """
-    path = run.folder.generations(step)
-    try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            rows = file.read(columns=list(COUNTED))
-        if (fault := fault_of(rows)) is not None:
-            raise _damaged(path, fault)
-        grouped = rows.group_by(["benchmark", "problem"]).aggregate(
-            [("correct", "sum"), ("correct", "count"), ("truncated", "sum"), ("extracted", "count")]
-        )
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(path, _said(error)) from None
+    rows = read_generations(run.folder.generations(step))
+    grouped = rows.group_by(["benchmark", "problem"]).aggregate(
+        [("correct", "sum"), ("correct", "count"), ("truncated", "sum"), ("extracted", "count")]
+    )
     names = np.asarray(grouped["benchmark"].to_pylist(), dtype=object)
     ids = np.asarray([str(each) for each in grouped["problem"].to_pylist()], dtype=object)
     correct, graded, truncated, extracted = (
@@ -279,11 +271,3 @@ def _has_rows(path: Path, least: int) -> bool:
         return int(parquet.read_metadata(path).num_rows) >= least
     except (pyarrow.ArrowException, OSError):
         return True
-
-
-def _said(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _damaged(path: Path, reason: str) -> RecordError:
-    return RecordError(f"{path} cannot be read ({reason}): run the sweep again, which makes it anew or says the mend.")

@@ -8,9 +8,9 @@ import pytest
 
 from tepo_lab.errors import TepoLabError, is_machine_failure
 from tepo_lab.execute.planning import hub_commits as hub
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
+from tepo_lab.execute.planning.provenance import hardware
 from tepo_lab.execute.running.attempt import Attempt
-from tepo_lab.execute.running.provenance import hardware
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import DatasetData

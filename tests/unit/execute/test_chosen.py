@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.planning.named_runs import chosen_folders
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.registry.compose import compose_run

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from tepo_lab.execute.maintain.clean import known_runs, leftovers, leftovers_text, remove, size_text
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.prepare import prepare_folder, write_sweep
 from tepo_lab.execute.running.scratch import scratch_folder
 from tepo_lab.records.files import append_line
-from tepo_lab.records.lease import Lease
+from tepo_lab.records.lock import RunLock
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
 from tests.leases import lease_of_another_machine
@@ -117,7 +117,7 @@ def test_fewer_checkpoints_may_be_kept_of_runs_that_are_over(tmp_path, folder):
 
 def test_a_run_that_is_going_on_is_left_alone_even_when_it_begins_after_the_look(tmp_path, folder):
     found = leftovers(tmp_path, [folder])
-    with Lease(folder):
+    with RunLock(folder):
         assert leftovers(tmp_path, [folder]) == []
         assert remove(found) == 0
     assert folder.checkpoint(5).exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tepo_lab.errors import ResourceError
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.cluster import Cluster, check_fits, check_reachable, check_supported
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.session_cost import CpuMeter, process_began, session_cost
 from tepo_lab.records.files import append_line
 from tepo_lab.registry.compose import compose_run

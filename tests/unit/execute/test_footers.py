@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-
-from tepo_lab.records.files import RunFolder
 from tepo_lab.records.footers import condition_told, generations_of
 from tepo_lab.records.repair import set_aside_damaged
+
+from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.compose import compose_run
 from tests.conftest import SMALL
 from tests.generation_columns import write_evaluation

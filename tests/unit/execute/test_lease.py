@@ -8,12 +8,12 @@ import sys
 import time
 
 import pytest
+from tepo_lab.records.lease_file import STALE_SECONDS
+from tests.leases import lease_of_another_machine
 
 from tepo_lab.records import lease
 from tepo_lab.records.files import RunFolder, append_line, write_json
-from tepo_lab.records.lease import Lease, LeaseHeldError
-from tepo_lab.records.lease_file import STALE_SECONDS, is_held
-from tests.leases import lease_of_another_machine
+from tepo_lab.records.lock import RunLock, RunLockedError
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def folder(tmp_path):
 
 
 def test_a_run_is_held_while_in_use_and_free_afterwards(folder):
-    assert not is_held(folder)
-    with Lease(folder):
-        assert is_held(folder)
-        with pytest.raises(LeaseHeldError, match="is held by process"), Lease(folder):
+    assert not is_locked(folder)
+    with RunLock(folder):
+        assert is_locked(folder)
+        with pytest.raises(RunLockedError, match="is held by process"), RunLock(folder):
             pass
-        assert is_held(folder)
-    assert not is_held(folder)
+        assert is_locked(folder)
+    assert not is_locked(folder)
     assert list(folder.path.iterdir()) == []
 
 
@@ -36,23 +36,23 @@ def test_a_dead_owners_lease_is_taken_over(folder):
     code = (
         "import os, sys; from pathlib import Path; from tepo_lab.records.lease import Lease; "
         "from tepo_lab.records.files import RunFolder; "
-        "Lease(RunFolder(Path(sys.argv[1]))).__enter__(); os._exit(1)"
+        "RunLock(RunFolder(Path(sys.argv[1]))).__enter__(); os._exit(1)"
     )
     subprocess.run([sys.executable, "-c", code, str(folder.path)], check=False, timeout=60)
     assert folder.lease_file.exists()
-    assert not is_held(folder)
-    with Lease(folder):
-        assert is_held(folder)
+    assert not is_locked(folder)
+    with RunLock(folder):
+        assert is_locked(folder)
 
 
 def test_a_lease_of_another_machine_lives_as_long_as_its_heartbeat(folder):
     lease_of_another_machine(folder)
-    assert is_held(folder)
-    with pytest.raises(LeaseHeldError, match="is held by process 1 on elsewhere"), Lease(folder):
+    assert is_locked(folder)
+    with pytest.raises(RunLockedError, match="is held by process 1 on elsewhere"), RunLock(folder):
         pass
     lease_of_another_machine(folder, age=STALE_SECONDS + 5)
-    assert not is_held(folder)
-    with Lease(folder):
+    assert not is_locked(folder)
+    with RunLock(folder):
         assert json.loads(folder.lease_file.read_text())["host"] != "elsewhere"
 
 
@@ -62,32 +62,32 @@ def test_whether_a_lease_is_taken_over_is_asked_of_the_clock_that_dates_it(folde
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + ahead)
     lease_of_another_machine(folder, age=ahead + STALE_SECONDS / 2)
-    with pytest.raises(LeaseHeldError), Lease(folder):
+    with pytest.raises(RunLockedError), RunLock(folder):
         pass
     lease_of_another_machine(folder, age=ahead + STALE_SECONDS + 5)
-    with Lease(folder):
+    with RunLock(folder):
         assert json.loads(folder.lease_file.read_text())["host"] != "elsewhere"
 
 
 def test_a_living_owner_on_this_machine_holds_its_run_however_old_its_heartbeat(folder):
     """It may be suspended, or its disk full; it goes on one day, and two must not."""
-    with Lease(folder):
+    with RunLock(folder):
         os.utime(folder.lease_file, (0, 0))
-        assert is_held(folder)
-        with pytest.raises(LeaseHeldError), Lease(folder):
+        assert is_locked(folder)
+        with pytest.raises(RunLockedError), RunLock(folder):
             pass
 
 
 def test_an_owner_in_another_container_of_this_name_lives_as_long_as_its_heartbeat(folder):
-    with Lease(folder):
+    with RunLock(folder):
         values = json.loads(folder.lease_file.read_text())
     write_json(folder.lease_file, values | {"pids": "pid:[1]", "pid": 999_999_999})
-    assert is_held(folder)
+    assert is_locked(folder)
 
 
 def test_a_heartbeat_leaves_the_lease_of_who_took_the_run_over(folder, monkeypatch):
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.02)
-    with Lease(folder):
+    with RunLock(folder):
         while json.loads(folder.lease_file.read_text())["token"] != "another":
             lease_of_another_machine(folder)
             time.sleep(0.1)
@@ -99,10 +99,10 @@ def test_who_asks_before_it_writes_writes_no_more_once_the_run_was_taken_over(fo
         owner.check()
         append_line(folder.metrics_file, {"step": len(folder.metrics()) + 1})
 
-    with Lease(folder) as owner:
+    with RunLock(folder) as owner:
         write()
         lease_of_another_machine(folder)
-        with pytest.raises(LeaseHeldError, match="was taken over"):
+        with pytest.raises(RunLockedError, match="was taken over"):
             write()
         assert len(folder.metrics()) == 1
 
@@ -110,13 +110,13 @@ def test_who_asks_before_it_writes_writes_no_more_once_the_run_was_taken_over(fo
 def test_an_owner_that_slept_has_lost_the_run_also_to_one_that_is_done_with_it(folder, monkeypatch):
     """While it slept another may have taken the run over, ended it and given the lease back."""
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 3600.0)
-    with Lease(folder) as owner:
+    with RunLock(folder) as owner:
         folder.lease_file.unlink()
         # Another may only have moved it, to look at it.
         owner.check()
         now = time.time()
         monkeypatch.setattr(time, "time", lambda: now + STALE_SECONDS + 1)
-        with pytest.raises(LeaseHeldError, match="was taken over"):
+        with pytest.raises(RunLockedError, match="was taken over"):
             owner.check()
 
 
@@ -130,7 +130,7 @@ def test_a_heartbeat_that_finds_the_disk_full_is_followed_by_the_next(folder, mo
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, values)
 
-    with Lease(folder):
+    with RunLock(folder):
         first = json.loads(folder.lease_file.read_text())["time"]
         monkeypatch.setattr(lease, "write_json", full_for_a_while)
         while json.loads(folder.lease_file.read_text())["time"] == first:
@@ -145,13 +145,13 @@ def test_a_lease_that_a_full_disk_refuses_leaves_nothing_behind(folder, monkeypa
 
     monkeypatch.setattr(lease, "write_json", full)
     with pytest.raises(OSError, match="No space left"):
-        Lease(folder).__enter__()
+        RunLock(folder).__enter__()
     assert list(folder.path.iterdir()) == []
 
 
 def test_the_heartbeat_renews_the_lease(folder, monkeypatch):
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
-    with Lease(folder):
+    with RunLock(folder):
         first = json.loads(folder.lease_file.read_text())["time"]
         deadline = time.monotonic() + 10
         while json.loads(folder.lease_file.read_text())["time"] == first:
@@ -162,26 +162,26 @@ def test_the_heartbeat_renews_the_lease(folder, monkeypatch):
 def test_a_damaged_lease_holds_nothing(folder):
     folder.path.mkdir()
     folder.lease_file.write_text("{not json")
-    assert not is_held(folder)
-    with Lease(folder):
-        assert is_held(folder)
+    assert not is_locked(folder)
+    with RunLock(folder):
+        assert is_locked(folder)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"pid": None}, {"pid": "twelve"}, {"pid": 1.5}, {"host": None}, {"host": ["elsewhere"]}]
 )
 def test_a_lease_with_values_of_other_types_holds_nothing(folder, wrong):
-    with Lease(folder):
+    with RunLock(folder):
         values = json.loads(folder.lease_file.read_text())
     write_json(folder.lease_file, values | wrong)
-    assert not is_held(folder)
-    with Lease(folder):
-        assert is_held(folder)
+    assert not is_locked(folder)
+    with RunLock(folder):
+        assert is_locked(folder)
 
 
 def test_who_takes_a_dead_lease_over_too_late_leaves_the_new_owners(folder, monkeypatch):
     lease_of_another_machine(folder, age=3600, token="dead")
-    with Lease(folder):
+    with RunLock(folder):
         new = json.loads(folder.lease_file.read_text())
     lease_of_another_machine(folder, age=3600, token="dead")
     read, readings = lease.read_lease, []
@@ -194,7 +194,7 @@ def test_who_takes_a_dead_lease_over_too_late_leaves_the_new_owners(folder, monk
         return found
 
     monkeypatch.setattr(lease, "read_lease", overtaken)
-    with pytest.raises(LeaseHeldError), Lease(folder):
+    with pytest.raises(RunLockedError), RunLock(folder):
         pass
     assert [each.owner["token"] for each in readings[:2]] == ["dead", "dead"]
     assert json.loads(folder.lease_file.read_text())["token"] == new["token"]

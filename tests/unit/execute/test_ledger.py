@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from tepo_lab.records.repair import set_aside_damaged
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.planning.ledger import damaged_seeds, entry, families, find_folder
+from tepo_lab.execute.planning.actions import damaged_seeds, entry, families, find_folder
 from tepo_lab.execute.planning.plan import make_plan
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.records.files import RunFolder, append_line
-from tepo_lab.records.repair import set_aside_damaged
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import Expansion, expand, load_sweep, planned
 from tests.generation_columns import write_evaluation

@@ -8,13 +8,13 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from tepo_lab.records.footers import generations_of
+from tepo_lab.records.repair import condition_of, lacks_grades_alone, marked_steps, set_aside_damaged
 
 from tepo_lab.evaluate.suite import write_generations
-from tepo_lab.execute.planning.ledger import fault_at_end
+from tepo_lab.execute.planning.actions import fault_at_end
 from tepo_lab.records.files import GENERATION_COLUMNS, RunFolder, append_line
-from tepo_lab.records.footers import generations_of
 from tepo_lab.records.generations import LASTING
-from tepo_lab.records.repair import condition_of, lacks_grades_alone, marked_steps, set_aside_damaged
 from tepo_lab.registry.compose import compose_run
 from tests.conftest import SMALL
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.planning.plan import make_plan
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.records.files import append_line

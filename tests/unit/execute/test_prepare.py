@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.attempt import Attempt
 from tepo_lab.execute.running.prepare import prepare
 from tepo_lab.registry.expand import planned

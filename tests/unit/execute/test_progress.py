@@ -6,7 +6,7 @@ import tracemalloc
 
 from rich.console import Console
 
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.showing.progress import Standing, Watch, duration, refresh
 from tepo_lab.records.files import append_line
 from tepo_lab.registry.expand import planned

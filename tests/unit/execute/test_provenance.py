@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tepo_lab.execute.planning.ledger import entry
-from tepo_lab.execute.running import provenance as module
-from tepo_lab.execute.running.prepare import prepare_folder
-from tepo_lab.execute.running.provenance import (
+from tepo_lab.execute.planning.actions import entry
+from tepo_lab.execute.planning.provenance import (
     changed_inputs,
     command,
     data_identity,
@@ -22,6 +20,8 @@ from tepo_lab.execute.running.provenance import (
     provenance,
     tells_other,
 )
+from tepo_lab.execute.running import provenance as module
+from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import DatasetData, ModelSpec

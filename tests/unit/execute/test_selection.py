@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.planning.ledger import Entry
+from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.planning.selection import FILE, selection_notes, write_selection
 from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.registry.compose import compose_run

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.execute.planning.ledger import entry
+from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.planning.named_runs import chosen_folders
 from tepo_lab.execute.running.prepare import prepare_folder, write_sweep
 from tepo_lab.execute.showing.status import (
@@ -24,7 +24,7 @@ from tepo_lab.execute.showing.status import (
 )
 from tepo_lab.execute.showing.why import causes
 from tepo_lab.records.files import append_line, tail, write_json
-from tepo_lab.records.lease import Lease
+from tepo_lab.records.lock import RunLock
 from tepo_lab.registry.expand import expand, load_sweep
 from tests.generation_columns import write_evaluation
 from tests.leases import lease_of_another_machine
@@ -63,7 +63,7 @@ def test_every_state_is_told_with_step_reward_and_time_left(tmp_path, expansion)
     )
     append_line(folder.events_file, {"time": 8.0, "event": "evaluated", "step": 4, "seconds": 7.0})
     assert status_of(folder).seconds_left == (spec.steps - 4) * 3.0 + 7.0
-    with Lease(folder):
+    with RunLock(folder):
         assert status_of(folder).state == "running"
     write_evaluation(folder, 4, spec.suite)
     # Complete at as many steps as it was asked for before.

@@ -13,8 +13,7 @@ from ray.tune.registry import register_trainable
 
 from tepo_lab.execute.running.trainable import Ends, TrialTrainable
 from tepo_lab.records.files import RunFolder
-from tepo_lab.records.lease import Lease
-from tepo_lab.records.lease_file import is_held
+from tepo_lab.records.lock import RunLock, is_locked
 from tepo_lab.tasks.hub_data import HubUnreachableError
 from tests.leases import lease_of_another_machine
 from tests.trial_config import trial_config
@@ -60,7 +59,7 @@ def failed(tmp_path, monkeypatch):
 def test_a_failure_is_recorded_when_it_happens_but_never_over_another_sessions_run(small_run, failed):
     _, folder = small_run("tepo", "trainer.steps=1")
     ends, trial = Ends(), failed(folder)
-    with Lease(folder):
+    with RunLock(folder):
         ends.on_trial_error(trial=trial)
         ends.tell_rest()
     assert folder.events() == []
@@ -134,7 +133,7 @@ def test_the_driver_forgets_the_results_of_ended_trials(failed, tmp_path, capsys
 def test_a_process_that_only_started_has_not_touched_its_run(config):
     values, folder = config
     trainable = TrialTrainable(values)
-    assert not is_held(folder)
+    assert not is_locked(folder)
     assert folder.events() == []
     trainable.stop()
 
@@ -143,8 +142,8 @@ def test_a_run_given_to_another_process_before_its_first_step_is_run_by_that_one
     values, folder = config
     slow, quick = TrialTrainable(values), TrialTrainable(values)
     while not quick.train()["done"]:
-        assert is_held(folder)
-    assert not is_held(folder)
+        assert is_locked(folder)
+    assert not is_locked(folder)
     assert slow.train()["done"]
     assert [event["event"] for event in folder.events()] == ["started", "checkpoint", "evaluated", "complete"]
     for each in (slow, quick):
@@ -173,7 +172,7 @@ def test_a_failure_of_the_users_making_ends_the_run_and_says_why(small_run, monk
     assert (last["event"], last["kind"]) == ("failed", "user")
     assert "model.path=nowhere: cannot be loaded (no such model)" in last["error"]
     assert "Traceback" in folder.log_file.read_text()
-    assert not is_held(folder)
+    assert not is_locked(folder)
     trainable.stop()
 
 
@@ -183,5 +182,5 @@ def test_a_hub_that_cannot_be_reached_is_left_to_tune_to_try_again(small_run, mo
     trainable = TrialTrainable(trial_config(spec, folder))
     with pytest.raises(HubUnreachableError, match="name or service not known"):
         trainable.train()
-    assert (folder.events(), is_held(folder)) == ([], False)
+    assert (folder.events(), is_locked(folder)) == ([], False)
     trainable.stop()

@@ -23,7 +23,7 @@ from tepo_lab.execute.running.failures import (
 )
 from tepo_lab.execute.showing.why import causes, causes_text, log_tail
 from tepo_lab.records.files import RunFolder, append_line
-from tepo_lab.records.lease import Lease
+from tepo_lab.records.lock import RunLock
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_runs_that_go_on_or_are_done_have_no_cause(make):
     done, going = make("done"), make("going")
     append_line(done.events_file, {"time": 2.0, "event": "failed", "step": 0, "kind": "machine", "error": "x"})
     append_line(done.events_file, {"time": 3.0, "event": "complete", "step": 4})
-    with Lease(going):
+    with RunLock(going):
         assert causes([done, going]) == []
     assert [each.kind for each in causes([done, going])] == ["stopped"]
     stream = io.StringIO()

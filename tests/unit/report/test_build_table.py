@@ -13,7 +13,7 @@ from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, f
 
 from tepo_lab.errors import RecordError
 from tepo_lab.records.files import append_line, read_lines
-from tepo_lab.records.lease import Lease
+from tepo_lab.records.lock import RunLock
 from tepo_lab.report.render.words import blocks, footnotes
 from tepo_lab.report.table.best import alike, best
 from tepo_lab.report.table.build import scan
@@ -129,7 +129,7 @@ def test_a_run_whose_owner_lives_here_is_running_however_old_its_heartbeat(home:
     """Its disk may be full, or it is suspended."""
     home.want("plain", (1,))
     folder = home.run("plain", 1, events=({"event": "checkpoint", "step": 7},))
-    with Lease(folder):
+    with RunLock(folder):
         os.utime(folder.lease_file, (time.time() - 3600,) * 2)
         assert only_row(home)[0] == "running"
     assert only_row(home)[0] == "stopped at step 7"

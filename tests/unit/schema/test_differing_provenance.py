@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tepo_lab.records.made_with import differences
+from tepo_lab.records.provenance import differences
 
 RESOURCES = {"device": "cpu", "gpus": 0, "learners": 1, "threads": 1, "micro_batch_tokens": None}
 TOLD = {

@@ -6,14 +6,14 @@ import json
 import os
 
 import pytest
+from tepo_lab.records.lease_file import STALE_SECONDS, read_lease
+from tests.leases import lease_of_another_machine
 
 from tepo_lab.records import lease as writing
 from tepo_lab.records import lease_file as lease
 from tepo_lab.records import processes
 from tepo_lab.records.files import RunFolder, write_json
-from tepo_lab.records.lease import Lease
-from tepo_lab.records.lease_file import STALE_SECONDS, is_held, read_lease
-from tests.leases import lease_of_another_machine
+from tepo_lab.records.lock import RunLock
 
 
 @pytest.fixture
@@ -22,17 +22,17 @@ def folder(tmp_path):
 
 
 def test_nothing_is_written_to_be_told(folder):
-    assert not is_held(folder)
+    assert not is_locked(folder)
     assert not folder.path.exists()
     lease_of_another_machine(folder)
     before = folder.path.stat().st_mtime_ns
-    assert is_held(folder)
+    assert is_locked(folder)
     assert (folder.path.stat().st_mtime_ns, [each.name for each in folder.path.iterdir()]) == (before, ["lease.json"])
 
 
 def test_a_heartbeat_is_as_old_as_the_file_whatever_its_writers_clock_said(folder):
     lease_of_another_machine(folder, time=0.0)
-    assert is_held(folder)
+    assert is_locked(folder)
     found = read_lease(folder.lease_file)
     assert [found.lives(found.renewed + age) for age in (STALE_SECONDS, STALE_SECONDS + 1)] == [True, False]
 
@@ -42,19 +42,19 @@ def test_where_nothing_is_known_of_processes_the_heartbeat_tells(folder, monkeyp
     for module in (processes, lease, writing):
         monkeypatch.setattr(module, "birth", lambda pid: None, raising=False)
         monkeypatch.setattr(module, "pid_namespace", lambda: None, raising=False)
-    with Lease(folder):
+    with RunLock(folder):
         values = json.loads(folder.lease_file.read_text())
         assert values["born"] is None
-        assert is_held(folder)
+        assert is_locked(folder)
     write_json(folder.lease_file, values | {"pid": 999_999_999})
     os.utime(folder.lease_file, (0, 0))
-    assert not is_held(folder)
+    assert not is_locked(folder)
 
 
 def test_a_process_with_the_owners_number_is_not_the_owner(folder):
-    with Lease(folder):
+    with RunLock(folder):
         values = json.loads(folder.lease_file.read_text())
     write_json(folder.lease_file, values)
-    assert is_held(folder)
+    assert is_locked(folder)
     write_json(folder.lease_file, values | {"born": "1"})
-    assert not is_held(folder)
+    assert not is_locked(folder)

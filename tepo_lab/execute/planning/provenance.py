@@ -17,10 +17,8 @@ from typing import Any, cast
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.hub_commits import commit_of, data_of
-from tepo_lab.records.digest import file_sha256
 from tepo_lab.records.files import write_whole
-from tepo_lab.records.inputs import input_files, input_places
-from tepo_lab.records.made_with import differences, differs
+from tepo_lab.records.provenance import differences, differs, file_sha256, input_files, input_places
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.data_files import local_files
