@@ -275,8 +275,8 @@ def audit(file: str | Path | None = None, counts: str | Path | None = None) -> p
     Args: `counts`, the YAML file of what they were graded on, the one of the same name beside the CSV when left out.
     What the columns mean is said in `tepo_lab.audit.checks.Finding`.
     """
-    from tepo_lab.audit.printed import read_printed, read_published
     from tepo_lab.audit.audit import audit as audit_tables
+    from tepo_lab.audit.printed import read_printed, read_published
     from tepo_lab.registry.locations import package_root
 
     if file is None:

@@ -278,8 +278,8 @@ def audit(
     FILE.csv has the columns table,panel,model,row,label,benchmark,percent, and benchmark `avg` for averages. The counts
     are a YAML file such as: benchmarks: {aime24: {problems: 30, samples: 32}, math500: {problems: 500}}
     """
-    from tepo_lab.audit.printed import read_printed, read_published
     from tepo_lab.audit.audit import audit as audit_tables
+    from tepo_lab.audit.printed import read_printed, read_published
     from tepo_lab.registry.locations import package_root
 
     if file is None and counts is not None:

@@ -102,15 +102,15 @@ def _write(
     return {"step": position.step, "data": position.data, "sha256": dict(zip(names, hashes, strict=True))}
 
 
-def newest(folder: RunFolder) -> tuple[Path, Position] | None:
-    """The newest undamaged checkpoint, or None. Damaged ones are passed over.
+def newest(folder: RunFolder, recorded: int) -> tuple[Path, Position] | None:
+    """The newest undamaged checkpoint of the `recorded` steps, or None. Others are passed over.
 
     Raises `OSError` for one that cannot be read just now (too many open files, a file server that is away), or by us.
     """
-    for path in sorted(folder.checkpoints.glob("step-*"), reverse=True):
-        position = _verified(path)
+    for step in reversed(folder.checkpoint_steps()):
+        position = _verified(folder.checkpoint(step)) if step <= recorded else None
         if position is not None:
-            return path, position
+            return folder.checkpoint(step), position
     return None
 
 

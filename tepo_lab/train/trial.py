@@ -291,7 +291,14 @@ def _newest(folder: RunFolder, asked: int) -> tuple[Path, Position] | None:
     Raises `RecordError` for a run that has come further than it is asked to, and for one that would have to begin
     before an end whose evaluation it has.
     """
-    found = checkpoint.newest(folder)
+    recorded, saved = len(folder.metrics()), folder.checkpoint_steps()
+    found = checkpoint.newest(folder, recorded)
+    # A torn last line can cost one step; more means that metrics.jsonl was lost.
+    if saved and saved[0] > recorded + 1:
+        raise RecordError(
+            f"{folder.metrics_file} ends at step {recorded} and the oldest checkpoint is of step {saved[0]}: put the file "
+            f"back, or remove {folder.path} to run it again."
+        )
     start = found[1].step if found else 0
     events = folder.events()
     made = max(start, *(int(event.get("step") or 0) for event in events), 0)

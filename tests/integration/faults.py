@@ -165,7 +165,7 @@ class Standing:
     def of(cls, folder: RunFolder) -> Standing:
         from tepo_lab.train.checkpoint import newest
 
-        found = newest(folder)
+        found = newest(folder, 99)
         return cls(len(folder.metrics()), found[1].step if found else 0, is_complete(folder), len(folder.events()))
 
     def repeated(self, folder: RunFolder) -> int:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import RunHistory, State
 from tepo_lab.records.processes import descendants
 from tests.integration.faults import (
     TINY,
@@ -184,9 +185,6 @@ STOP = [{"when": "reward/mean <= 1", "for": 2}]
 
 
 def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_training(small_run):
-    from tepo_lab.records.repair import set_aside_damaged
-
-    from tepo_lab.execute.planning.actions import has_work
     from tepo_lab.execute.running.trainable import TrialTrainable
 
     spec, folder = small_run("tepo", "trainer.steps=6", *TINY)
@@ -195,9 +193,8 @@ def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_
     assert folder.events()[-1]["event"] == "collapsed"
     assert folder.events()[-1]["step"] == 2
     whole, metrics = folder.generations(2).read_bytes(), folder.metrics_file.read_bytes()
-    flip(folder.generations(2), 0.05)
-    assert [path.name for path in set_aside_damaged(folder)] == ["step-000002.parquet.damaged"]
-    assert has_work(folder, spec)
+    folder.generations(2).write_bytes(whole[:-100])
+    assert RunHistory.read(folder).state is State.INTERRUPTED
     # By a command whose sweep has no stop rules.
     finish(TrialTrainable(config | {"stop": []}))
     later = [(event["event"], event["step"]) for event in folder.events()][-3:]
@@ -205,7 +202,7 @@ def test_a_collapsed_run_whose_evaluation_is_damaged_is_evaluated_again_without_
     assert folder.events()[-1]["rule"] == "reward/mean <= 1"
     assert folder.generations(2).read_bytes() == whole
     assert folder.metrics_file.read_bytes() == metrics
-    assert not has_work(folder, spec)
+    assert RunHistory.read(folder).state is State.COLLAPSED
 
 
 def test_a_loss_that_is_not_finite_ends_a_run_by_the_users_fault_or_by_a_stop_rule(small_run):

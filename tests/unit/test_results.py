@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from tepo_lab import results
 from tepo_lab.cli import app
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.records.files import GENERATION_COLUMNS, RunFolder, append_line, write_json
+from tepo_lab.records.files import RunFolder, append_line, write_json
+from tepo_lab.records.generations import GENERATION_COLUMNS
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.run import RunSpec

@@ -16,7 +16,7 @@ from tepo_lab.errors import DataError, RecordError
 from tepo_lab.evaluate.lines import grade_lines
 from tepo_lab.evaluate.regrade import Regraded, named_folders, regrade
 from tepo_lab.records.files import RunFolder, append_line
-from tepo_lab.records.generations import LASTING, fault_of
+from tepo_lab.records.generations import LASTING
 from tepo_lab.tasks.grading import GRADER
 
 #: (benchmark, response, answer, the old grade)

@@ -17,7 +17,7 @@ from tepo_lab.records.files import append_line
 from tepo_lab.records.lock import RunLock
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
-from tests.leases import lease_of_another_machine
+from tests.leases import lease_of_another_node
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_what_a_killed_writer_leaves_is_a_leftover(tmp_path, folder):
 
 
 def test_a_dead_lease_is_a_leftover(tmp_path, folder):
-    lease_of_another_machine(folder, age=3600)
+    lease_of_another_node(folder, age=3600)
     assert f"runs/{folder.name}/lease.json" in names(leftovers(tmp_path, [folder]), tmp_path)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tepo_lab.execute.planning import provenance as module
 from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.planning.provenance import (
     changed_inputs,
@@ -20,7 +21,6 @@ from tepo_lab.execute.planning.provenance import (
     provenance,
     tells_other,
 )
-from tepo_lab.execute.running import provenance as module
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned

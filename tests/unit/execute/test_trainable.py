@@ -15,7 +15,7 @@ from tepo_lab.execute.running.trainable import Ends, TrialTrainable
 from tepo_lab.records.files import RunFolder
 from tepo_lab.records.lock import RunLock, is_locked
 from tepo_lab.tasks.hub_data import HubUnreachableError
-from tests.leases import lease_of_another_machine
+from tests.leases import lease_of_another_node
 from tests.trial_config import trial_config
 
 
@@ -74,7 +74,7 @@ def test_a_process_that_died_on_another_node_has_failed_though_its_lease_is_fres
     _, folder = small_run("tepo", "trainer.steps=1")
     trial = failed(folder)
     for session in ("another", "one"):
-        lease_of_another_machine(folder, age=1, session=session)
+        lease_of_another_node(folder, age=1, session=session)
         Ends().on_trial_error(trial=trial)
         assert len(folder.events()) == (session == "one")
 

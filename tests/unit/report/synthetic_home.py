@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tepo_lab.records.files import GENERATION_COLUMNS, RunFolder, append_line, write_json
+from tepo_lab.records.files import RunFolder, append_line, write_json
+from tepo_lab.records.generations import GENERATION_COLUMNS
 from tepo_lab.report.table.build import Wanted, build_table
 from tepo_lab.report.table.frame import Table, WantedRow
 from tepo_lab.schema.profile import Suite

@@ -17,7 +17,7 @@ from tepo_lab.records.lock import RunLock
 from tepo_lab.report.render.words import blocks, footnotes
 from tepo_lab.report.table.best import alike, best
 from tepo_lab.report.table.build import scan
-from tests.leases import lease_of_another_machine
+from tests.leases import lease_of_another_node
 
 DONE = {"event": "complete", "step": 20}
 
@@ -121,7 +121,7 @@ def test_a_collapse_that_was_not_evaluated(home: SyntheticHome) -> None:
 def test_running_or_stopped(home: SyntheticHome, age: int, expected: str) -> None:
     home.want("plain", (1,))
     folder = home.run("plain", 1, events=({"event": "checkpoint", "step": 7},))
-    lease_of_another_machine(folder, age=age)
+    lease_of_another_node(folder, age=age)
     assert only_row(home)[0] == expected
 
 

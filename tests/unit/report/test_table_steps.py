@@ -11,7 +11,7 @@ from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, f
 
 from tepo_lab.records.files import RunFolder
 from tepo_lab.report.render.words import blocks
-from tests.leases import lease_of_another_machine
+from tests.leases import lease_of_another_node
 
 
 def parquet_at(folder: RunFolder, step: int, right: dict[str, list[int]]) -> None:
@@ -37,7 +37,7 @@ class TestRunsThatDidNotEndAsAsked:
         home.want("plain", (1,))
         folder = home.run("plain", 1, right=RIGHT, steps=10, asked=20, events=(event,))
         if age is not None:
-            lease_of_another_machine(folder, age=age)
+            lease_of_another_node(folder, age=age)
         assert only_row(home) == (expected, (1,), None)
         # At a step that was asked for there is nothing to say.
         assert home.table(steps=10).rows[0].outcome == "complete"

@@ -7,7 +7,7 @@ from synthetic_runs import START, Lab
 
 from tepo_lab.errors import RecordError
 from tepo_lab.track.state import PARAM_LIMIT, metric_name, run_state, signature
-from tests.leases import lease_of_another_machine
+from tests.leases import lease_of_another_node
 
 
 @pytest.fixture
@@ -90,10 +90,10 @@ def test_an_unfinished_run_was_killed_once_the_sweep_is_over_unless_somebody_hol
     assert (killed.status, killed.ended) == ("KILLED", int((START + 20.125) * 1000))
     assert run_state(folder, "panel-e").status == "RUNNING"
 
-    lease_of_another_machine(folder)
+    lease_of_another_node(folder)
     assert run_state(folder, "panel-e", over=True).status == "RUNNING"
     # What its owner left when it was killed.
-    lease_of_another_machine(folder, age=3600)
+    lease_of_another_node(folder, age=3600)
     assert run_state(folder, "panel-e", over=True) == killed
 
 
@@ -108,14 +108,14 @@ def test_equal_records_have_equal_digests_and_any_change_another(lab: Lab) -> No
 
 def test_a_heartbeat_does_not_change_the_signature(lab: Lab) -> None:
     folder = lab.run("tepo")
-    lease_of_another_machine(folder, age=10)
+    lease_of_another_node(folder, age=10)
     before = signature(folder)
-    lease_of_another_machine(folder, note="renewed")
+    lease_of_another_node(folder, note="renewed")
     assert signature(folder) == before
     # Its owner has died.
-    lease_of_another_machine(folder, age=3600)
+    lease_of_another_node(folder, age=3600)
     assert signature(folder) != before
-    lease_of_another_machine(folder)
+    lease_of_another_node(folder)
     lab.step(folder, 1)
     assert signature(folder) != before
 

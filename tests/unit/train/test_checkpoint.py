@@ -41,7 +41,7 @@ def test_a_save_that_fails_leaves_the_checkpoints_as_they_were(folder):
     with pytest.raises(RuntimeError, match="failed writing"):
         save(folder, 2, Parts(folder, full=True))
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-000001"]
-    found = checkpoint.newest(folder)
+    found = checkpoint.newest(folder, 99)
     assert found is not None
     assert found[1] == Position(1, 1)
 
@@ -91,18 +91,18 @@ def test_only_what_is_lost_is_passed_over_and_not_what_cannot_be_read_just_now(f
 
     monkeypatch.setattr(checkpoint, "file_sha256", read)
     if is_damaged:
-        found = checkpoint.newest(folder)
+        found = checkpoint.newest(folder, 99)
         assert found is not None
         assert found[1] == Position(1, 1)
     else:
         with pytest.raises(OSError, match="said by the system"):
-            checkpoint.newest(folder)
+            checkpoint.newest(folder, 99)
 
 
 @pytest.mark.parametrize("content", ["[]", '{"step": 2', '{"step": 2, "data": 0, "sha256": []}', '{"sha256": {}}'])
 def test_a_checkpoint_with_a_broken_manifest_is_damaged(folder, content):
     (save(folder, 2, Parts(folder)) / checkpoint.MANIFEST).write_text(content)
-    assert checkpoint.newest(folder) is None
+    assert checkpoint.newest(folder, 99) is None
 
 
 def test_later_checkpoints_are_removed_whatever_is_left_of_them(folder):

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from tepo_lab.errors import DataError, RecordError
-from tepo_lab.records.files import GENERATION_COLUMNS, append_line
+from tepo_lab.records.files import append_line
+from tepo_lab.records.generations import GENERATION_COLUMNS
 from tepo_lab.schema.sweep import StopRule
 from tepo_lab.train import checkpoint, trial
 from tepo_lab.train.trial import Trial, run_trial
@@ -108,7 +109,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(small_run):
     assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["step-000003", "step-000004"]
     damaged = folder.checkpoint(4) / "training.pt"
     damaged.write_bytes(damaged.read_bytes()[:-100])
-    found = checkpoint.newest(folder)
+    found = checkpoint.newest(folder, 99)
     assert found is not None
     assert found[1].step == 3
     folder.generations(4).unlink()
@@ -254,7 +255,7 @@ def test_damaged_checkpoints_do_not_outlast_those_made_again(small_run):
     assert (folder.checkpoint_steps(), folder.metrics()) == ([], [])
     again.advance()
     again.close()
-    found = checkpoint.newest(folder)
+    found = checkpoint.newest(folder, 99)
     assert found is not None
     assert (folder.checkpoint_steps(), found[1].step) == ([1], 1)
 
