@@ -296,8 +296,8 @@ def _newest(folder: RunFolder, asked: int) -> tuple[Path, Position] | None:
     # A torn last line can cost one step; more means that metrics.jsonl was lost.
     if saved and saved[0] > recorded + 1:
         raise RecordError(
-            f"{folder.metrics_file} ends at step {recorded} and the oldest checkpoint is of step {saved[0]}: put the file "
-            f"back, or remove {folder.path} to run it again."
+            f"{folder.metrics_file} ends at step {recorded} and the oldest checkpoint is of step {saved[0]}: put the "
+            f"file back, or remove {folder.path} to run it again."
         )
     start = found[1].step if found else 0
     events = folder.events()

@@ -169,7 +169,7 @@ def test_metrics_miss_no_step(tmp_path):
     assert len(RunHistory.read(folder).metrics()) == 4
     for steps in [(1, 2, 4), (1, 2, 3), (1, 2, 2, 3)]:
         write(*steps)
-        with pytest.raises(RecordError, match="metrics.jsonl"):
+        with pytest.raises(RecordError, match=r"metrics\.jsonl"):
             RunHistory.read(folder).metrics()
 
 
@@ -190,7 +190,7 @@ def test_damaged_generations_are_refused_by_name(tmp_path, change):
     write_generations(path, rows())
     assert read_generations(path, GENERATION_COLUMNS).num_rows == 2
     change(path)
-    with pytest.raises(RecordError, match="step-000004.parquet"):
+    with pytest.raises(RecordError, match=r"step-000004\.parquet"):
         read_generations(path)
 
 
