@@ -16,7 +16,6 @@ from tepo_lab.errors import DataError, RecordError
 from tepo_lab.evaluate.lines import grade_lines
 from tepo_lab.evaluate.regrade import Regraded, named_folders, regrade
 from tepo_lab.records.files import RunFolder, append_line
-from tepo_lab.records.generations import LASTING
 from tepo_lab.tasks.grading import GRADER
 
 #: (benchmark, response, answer, the old grade)
@@ -98,7 +97,7 @@ def test_grades_of_any_kind_are_mended(run: RunFolder, column: str, values: list
     assert regrade(run).changed == changed
     mended = pq.read_table(run.generations(0))
     assert mended.select(whole.column_names).equals(whole)
-    assert read_generations(path, LASTING).num_rows == mended.num_rows
+    assert read_generations(run.generations(0)).num_rows == mended.num_rows
 
 
 def test_a_damaged_file_is_not_made_to_look_whole(run: RunFolder) -> None:
