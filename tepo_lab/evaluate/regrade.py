@@ -109,7 +109,7 @@ def _regrade_file(path: Path, spec: RunSpec) -> tuple[list[dict[str, Any]], int]
 
 
 def _generations(path: Path, spec: RunSpec) -> pyarrow.Table:
-    """A file of generations, whatever its grades. Raises `RecordError` for damage and for another suite's benchmarks."""
+    """A file of generations, whatever its grades. Raises `RecordError` for damage or benchmarks of another suite."""
     import pyarrow.compute as compute
 
     table = read_generations(path, GENERATION_COLUMNS, graded=False)
