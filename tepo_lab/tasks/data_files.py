@@ -1,25 +1,15 @@
-"""Rows of a data set: of a local file or folder, or of the hub."""
+"""Rows of a data set in a local file or folder."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import DataError, is_machine_failure
 from tepo_lab.schema.profile import DatasetData
-from tepo_lab.tasks.hub_data import (
-    HubUnreachableError,
-    data_commit,
-    hub_name,
-    in_one_line,
-    is_out_of_reach,
-    read_copy,
-    ready_copies,
-)
 
 #: Row by row or column by column: how a file is read, by its ending.
 SUFFIXES = (".jsonl", ".parquet")
@@ -105,35 +95,3 @@ def _parquet_rows(file: Path) -> list[dict[str, Any]]:
             raise
         raise DataError(f"{file}: cannot be read as Parquet ({' '.join(str(error).split())[:200]}).") from None
     return rows
-
-
-def hub_rows(data: DatasetData) -> list[dict[str, Any]]:
-    """Rows of a data set of the hub: of the copy that lies ready here, else of the hub.
-
-    A process asks for each data set once. Raises `DataError`; `HubUnreachableError`, which is one too, when the hub
-    does not answer.
-    """
-    return [dict(row) for row in _hub_table(data.hub, data.subset, data.split, data.revision)]
-
-
-@cache
-def _hub_table(hub: str | None, subset: str | None, split: str, revision: str | None) -> Any:
-    """Rows that lie in a file and are read from there one by one, so that to keep them takes no memory."""
-    from datasets import load_dataset
-
-    data = DatasetData(kind="dataset", hub=hub, subset=subset, split=split, revision=revision)
-    commit = data_commit(data)
-    copy = ready_copies(data).get(commit or "")
-    try:
-        if copy is not None:
-            return read_copy(copy, data)
-        loaded = load_dataset(hub, subset, split=split, revision=commit or revision)
-        ready = ready_copies(data)
-        if commit is not None and ready and commit not in ready:
-            # When it is cut off, `datasets` takes whatever copy it finds.
-            raise ConnectionError(f"commit {commit[:12]} did not arrive")
-        return loaded
-    except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
-        kind = HubUnreachableError if is_out_of_reach(error) else DataError
-        reason, mend = in_one_line(error), "check its name, subset and split, or set data.path to a local copy"
-        raise kind(f"{hub_name(data)}: cannot be loaded ({reason}); {mend}.") from None

@@ -14,8 +14,8 @@ from tepo_lab.errors import DataError, nearest
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ChainData, DatasetData
 from tepo_lab.tasks.chain import ChainTask
-from tepo_lab.tasks.data_files import hub_rows, local_rows
-from tepo_lab.tasks.hub_data import hub_name
+from tepo_lab.tasks.data_files import local_rows
+from tepo_lab.tasks.hub_data import hub_name, hub_rows
 
 
 class ProblemSource(Protocol):

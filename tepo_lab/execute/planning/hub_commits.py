@@ -16,7 +16,7 @@ from tepo_lab.tasks.hub_data import (
     commit_on_hub,
     data_commit,
     in_one_line,
-    is_refusal,
+    is_out_of_reach,
 )
 
 #: Seconds that a run in the middle of a sweep waits before it asks a hub again that did not answer.
@@ -95,7 +95,7 @@ def check_model(model: ModelSpec, waits: Sequence[float] = ()) -> str | None:
     try:
         return commit_on_hub("model", model.path, model.revision, waits)
     except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
-        kind = ModelError if is_refusal(error) else HubUnreachableError
+        kind = HubUnreachableError if is_out_of_reach(error) else ModelError
         raise kind(f"{what} ({in_one_line(error)}); check the name and the connection, or {mend}.") from None
 
 
