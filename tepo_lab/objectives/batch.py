@@ -33,6 +33,8 @@ def batch_totals(response_mask: Tensor) -> BatchTotals:
 class Batch:
     """Tensors of one (micro-)batch, (B, T) unless said otherwise, zero wherever `valid` is False.
 
+    `PolicyLoss` checks that the optional ones that its choices read are there.
+
     Attributes:
         log_probs: log-probabilities of the sampled tokens under the current policy, nats, with gradient.
         old_log_probs: the same under the policy of the rollout.

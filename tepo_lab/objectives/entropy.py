@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tepo_lab.objectives.batch import Batch
+from tepo_lab.schema.objective import Shaping
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
@@ -27,8 +28,8 @@ def covariance(batch: Batch) -> Tensor:
 
 def measured(batch: Batch) -> Tensor:
     """H(pi) - H(pi_old) of each token's distribution, as both were computed (TEPO Sec. 3.3.2)."""
-    assert batch.entropy is not None, "policy_loss checks what a choice needs"
-    assert batch.old_entropy is not None, "policy_loss checks what a choice needs"
+    assert batch.entropy is not None
+    assert batch.old_entropy is not None
     return batch.entropy.detach() - batch.old_entropy
 
 
@@ -39,7 +40,7 @@ def covariance_estimate(batch: Batch) -> Tensor:
 
 def steer_estimate(batch: Batch) -> Tensor:
     """-A / pi_old * pi (1 - pi) (log pi + H_old) (STEER, arXiv 2510.10150); 0 where that is not finite."""
-    assert batch.old_entropy is not None, "policy_loss checks what a choice needs"
+    assert batch.old_entropy is not None
     log_probs = batch.log_probs.detach()
     pi, pi_old = log_probs.exp().clamp(1e-8, 1 - 1e-8), batch.old_log_probs.exp().clamp(1e-8, 1.0)
     change = -batch.advantages / pi_old * pi * (1 - pi) * (log_probs + batch.old_entropy)
@@ -53,13 +54,14 @@ ENTROPY_CHANGES: dict[str, Callable[[Batch], Tensor]] = {
 }
 
 
-def entropy_term(batch: Batch, coef: float, kappa: float) -> Tensor:
+def entropy_term(batch: Batch, settings: Shaping) -> Tensor:
     """A + min(coef * H, |A| / kappa), H of the current policy as a constant (Cheng et al., arXiv 2506.14758 Eq. 4-6).
 
     kappa > 1 keeps the sign of A; a token with A = 0 stays 0.
     """
-    assert batch.entropy is not None, "policy_loss checks what a choice needs"
-    return batch.advantages + torch.minimum(coef * batch.entropy.detach(), batch.advantages.abs() / kappa)
+    assert batch.entropy is not None
+    bonus = torch.minimum(settings.coef * batch.entropy.detach(), batch.advantages.abs() / settings.kappa)
+    return batch.advantages + bonus
 
 
-SHAPINGS: dict[str, Callable[[Batch, float, float], Tensor]] = {"entropy": entropy_term}
+SHAPINGS: dict[str, Callable[[Batch, Shaping], Tensor]] = {"entropy": entropy_term}

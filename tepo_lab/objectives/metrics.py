@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tepo_lab.objectives.batch import Batch
-from tepo_lab.objectives.settings import Settings
+from tepo_lab.schema.objective import Objective
 
 ADDITIVE = frozenset({"actor/pg_loss", "actor/kl_loss"})
 """Metrics already divided by the mini-batch's totals: those of its micro-batches add up."""
@@ -18,17 +18,18 @@ ADDITIVE = frozenset({"actor/pg_loss", "actor/kl_loss"})
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What one evaluation of an objective produced, detached tensors (B, T) unless said otherwise.
+    """What one evaluation of an objective produced: (B, T) tensors unless said otherwise.
 
     Attributes:
-        policy: the first term of the loss, scalar, with gradient.
-        ratio: importance weights; their value on padding means nothing.
+        policy: the first term of the loss, scalar.
+        ratio: importance weights, detached; their value on padding means nothing.
         clipped, clipped_lower: where the surrogate's clip and the dual clip take hold, boolean.
         dropped: tokens taken out by a selection, boolean.
         weights: token weights; their value on padding means nothing.
         change: entropy change in nats (the covariance estimate: of no scale), or None where its inputs are missing.
-        penalty: the aggregated KL (nats) or entropy before coefficient and sign, scalar, with gradient.
-        penalty_mask: tokens on which it acts, boolean. penalty_on_mask: its value there, 0 elsewhere.
+        moved: the same, 0 where it is within the objective's tolerance.
+        mask: tokens on which the penalty acts, boolean.
+        kl: the aggregated KL (nats) before its coefficient, scalar. kl_on_mask: its values, 0 off the mask.
     """
 
     policy: Tensor
@@ -38,34 +39,36 @@ class Terms:
     dropped: Tensor | None
     weights: Tensor | None
     change: Tensor | None
-    penalty: Tensor | None
-    penalty_mask: Tensor | None
-    penalty_on_mask: Tensor | None
+    moved: Tensor | None
+    mask: Tensor | None
+    kl: Tensor | None
+    kl_on_mask: Tensor | None
 
 
-def _by_sign(batch: Batch, clipped: Tensor, change: Tensor | None, tolerance: float) -> tuple[list[str], Tensor]:
-    """Names and counts of tokens by the sign of A crossed with clipped, dH falling and dH rising."""
-    dtype = batch.log_probs.dtype
-    signs = torch.stack((batch.advantages > 0, batch.advantages < 0))
-    names, flags = ["actor/clip_fraction_{}"], [clipped]
-    if change is not None:
-        names += ["cells/{}_falling", "cells/{}_rising"]
-        flags += [change < -tolerance, change > tolerance]
-    counts = torch.stack(flags).flatten(1).to(dtype) @ signs.flatten(1).to(dtype).T
-    return [name.format(sign) for name in names for sign in ("positive", "negative")], counts.flatten()
+def gather(batch: Batch, terms: Terms, settings: Objective) -> tuple[dict[str, float], int]:
+    """Metrics of a batch by name, and its number of valid tokens. One transfer from the device.
+
+    Means and shares are over the batch's valid tokens; where there are none, means are 0 and extremes 1.
+    """
+    means, scalars = _token_means(batch, terms, settings), _scalars(batch, terms)
+    crossed, counts = _by_sign(batch, terms)
+    names = [*means, *crossed]
+    sums = torch.stack([value.to(counts.dtype) for value in means.values()]).sum((1, 2))
+    transferred = torch.cat([sums, counts, torch.stack([batch.tokens.to(counts.dtype), *scalars.values()])]).tolist()
+    tokens = int(transferred[len(names)])
+    metrics = {name: total / max(tokens, 1) for name, total in zip(names, transferred, strict=False)}
+    metrics |= dict(zip(scalars, transferred[len(names) + 1 :], strict=True))
+    if tokens == 0:
+        metrics |= {name: 1.0 for name in metrics if name.endswith(("/min", "/max"))}
+    if settings.penalty is not None and "penalty/kl_on_mask" in metrics:
+        metrics["actor/kl_coef"] = settings.penalty.coef
+        metrics["penalty/kl_on_mask"] /= metrics["mask/share"] or 1.0
+    return metrics, tokens
 
 
-def _extremes(batch: Batch, values: Tensor) -> list[Tensor]:
-    return [
-        values.masked_fill(batch.padding, torch.inf).amin(),
-        values.masked_fill(batch.padding, -torch.inf).amax(),
-    ]
-
-
-def _token_means(batch: Batch, terms: Terms, settings: Settings) -> dict[str, Tensor]:
+def _token_means(batch: Batch, terms: Terms, settings: Objective) -> dict[str, Tensor]:
     """Values (B, T), zero on padding, whose mean over the valid tokens is the metric of that name."""
     ratio = terms.ratio.masked_fill(batch.padding, 0.0)
-    has_kl = settings.penalty is not None and settings.penalty.kind == "kl"
     values = {
         "ratio/mean": ratio,
         "actor/ppo_kl": -batch.log_ratio.detach(),
@@ -77,67 +80,33 @@ def _token_means(batch: Batch, terms: Terms, settings: Settings) -> dict[str, Te
         "entropy/change_mean": terms.change,
         "selection/dropped": terms.dropped,
         "weights/mean": None if terms.weights is None else terms.weights.masked_fill(batch.padding, 0.0),
-        "mask/share": terms.penalty_mask,
-        "penalty/kl_on_mask": terms.penalty_on_mask if has_kl else None,
+        "mask/share": terms.mask,
+        "penalty/kl_on_mask": None if terms.kl_on_mask is None else terms.kl_on_mask.detach(),
     }
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _scalars(batch: Batch, terms: Terms, settings: Settings) -> dict[str, Tensor]:
+def _scalars(batch: Batch, terms: Terms) -> dict[str, Tensor]:
     values = {"actor/pg_loss": terms.policy.detach()}
-    values["ratio/min"], values["ratio/max"] = _extremes(batch, terms.ratio)
-    if terms.weights is not None:
-        values["weights/min"], values["weights/max"] = _extremes(batch, terms.weights)
-    if terms.penalty is not None and settings.penalty is not None and settings.penalty.kind == "kl":
-        values["actor/kl_loss"] = terms.penalty.detach()
+    for name, tensor in (("ratio", terms.ratio), ("weights", terms.weights)):
+        if tensor is not None:
+            values[f"{name}/min"] = tensor.masked_fill(batch.padding, torch.inf).amin()
+            values[f"{name}/max"] = tensor.masked_fill(batch.padding, -torch.inf).amax()
+    if terms.kl is not None:
+        values["actor/kl_loss"] = terms.kl.detach()
     return values
 
 
-def gather(batch: Batch, terms: Terms, settings: Settings) -> tuple[dict[str, float], int]:
-    """Metrics of a batch by name, and its number of valid tokens. One transfer from the device.
-
-    Means and shares are over the batch's valid tokens; where there are none, means are 0 and extremes 1.
-    """
-    means, scalars = _token_means(batch, terms, settings), _scalars(batch, terms, settings)
-    crossed, counts = _by_sign(batch, terms.clipped, terms.change, settings.entropy_change_tolerance)
-    names = [*means, *crossed]
-    sums = torch.stack([value.to(counts.dtype) for value in means.values()]).sum((1, 2))
-    transferred = torch.cat([sums, counts, torch.stack([batch.tokens.to(counts.dtype), *scalars.values()])]).tolist()
-    tokens = int(transferred[len(names)])
-    metrics = {name: total / max(tokens, 1) for name, total in zip(names, transferred, strict=False)}
-    metrics |= dict(zip(scalars, transferred[len(names) + 1 :], strict=True))
-    if tokens == 0:
-        metrics |= {name: 1.0 for name in metrics if name.endswith(("/min", "/max"))}
-    if "penalty/kl_on_mask" in metrics:
-        metrics["actor/kl_coef"] = settings.penalty.coef if settings.penalty is not None else 0.0
-        metrics["penalty/kl_on_mask"] /= metrics["mask/share"] or 1.0
-    return metrics, tokens
-
-
-def _weight(name: str, metrics: Mapping[str, float], tokens: int) -> float:
-    """Tokens that a mean was taken over."""
-    return tokens * metrics["mask/share"] if name == "penalty/kl_on_mask" else tokens
-
-
-def _combined(
-    parts: Iterable[tuple[Mapping[str, float], int]], losses: Callable[[list[float]], float]
-) -> dict[str, float]:
-    given = list(parts)
-    filled = [part for part in given if part[1] > 0] or given[:1]
-    combined: dict[str, float] = {}
-    for name in filled[0][0] if filled else ():
-        values = [metrics[name] for metrics, _ in filled]
-        if name in ADDITIVE:
-            combined[name] = losses(values)
-        elif name.endswith("/min"):
-            combined[name] = min(values)
-        elif name.endswith("/max"):
-            combined[name] = max(values)
-        else:
-            weights = [_weight(name, metrics, tokens) for metrics, tokens in filled]
-            total = sum(weights)
-            combined[name] = sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else 0.0
-    return combined
+def _by_sign(batch: Batch, terms: Terms) -> tuple[list[str], Tensor]:
+    """Names and counts of tokens by the sign of A crossed with clipped, dH falling and dH rising."""
+    dtype = batch.log_probs.dtype
+    signs = torch.stack((batch.advantages > 0, batch.advantages < 0))
+    names, flags = ["actor/clip_fraction_{}"], [terms.clipped]
+    if terms.moved is not None:
+        names += ["cells/{}_falling", "cells/{}_rising"]
+        flags += [terms.moved < 0, terms.moved > 0]
+    counts = torch.stack(flags).flatten(1).to(dtype) @ signs.flatten(1).to(dtype).T
+    return [name.format(sign) for name in names for sign in ("positive", "negative")], counts.flatten()
 
 
 def combine_metrics(micro_batches: Iterable[tuple[Mapping[str, float], int]]) -> dict[str, float]:
@@ -152,3 +121,26 @@ def combine_metrics(micro_batches: Iterable[tuple[Mapping[str, float], int]]) ->
 def average_metrics(updates: Iterable[tuple[Mapping[str, float], int]]) -> dict[str, float]:
     """Metrics of a training step from those of its mini-batches: as `combine_metrics`, but losses are averaged."""
     return _combined(updates, fmean)
+
+
+def _combined(
+    parts: Iterable[tuple[Mapping[str, float], int]], combine_losses: Callable[[list[float]], float]
+) -> dict[str, float]:
+    given = list(parts)
+    filled = [part for part in given if part[1] > 0] or given[:1]
+    combined: dict[str, float] = {}
+    for name in filled[0][0] if filled else ():
+        values = [metrics[name] for metrics, _ in filled]
+        if name in ADDITIVE:
+            combined[name] = combine_losses(values)
+        elif name.endswith("/min"):
+            combined[name] = min(values)
+        elif name.endswith("/max"):
+            combined[name] = max(values)
+        else:
+            # The KL on the mask is a mean over the masked tokens, all else over all valid ones.
+            of_mask = name == "penalty/kl_on_mask"
+            weights = [tokens * metrics["mask/share"] if of_mask else tokens for metrics, tokens in filled]
+            total = sum(weights)
+            combined[name] = sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else 0.0
+    return combined

@@ -1,7 +1,7 @@
 """Axis `penalty`: estimators of KL(pi || pi_old) on the sampled tokens, and the entropy term.
 
-Every estimator takes the batch and returns (B, T) in nats, zero on padding, differentiable. With d = log pi - log
-pi_old (estimators k1 to k3: Schulman 2020, "Approximating KL divergence"; names and clamps: verl `kl_penalty`).
+Every function returns (B, T) in nats, zero on padding, differentiable. With d = log pi - log pi_old (estimators k1 to
+k3: Schulman 2020, "Approximating KL divergence"; names and clamps: verl `kl_penalty`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from tepo_lab.objectives.batch import Batch
+from tepo_lab.schema.objective import Penalty
 
 LOG_RATIO_LIMIT = 20.0
 K3_LIMIT = 10.0
@@ -45,7 +46,7 @@ def k3_is(batch: Batch) -> Tensor:
 
 def full(batch: Batch) -> Tensor:
     """sum_v pi log(pi / pi_old), over the whole vocabulary."""
-    assert batch.full_kl is not None, "policy_loss checks what a choice needs"
+    assert batch.full_kl is not None
     return batch.full_kl
 
 
@@ -59,14 +60,19 @@ KL_ESTIMATORS: dict[str, Callable[[Batch], Tensor]] = {
 }
 
 
-def kl(batch: Batch, estimator: str, straight_through: bool) -> Tensor:
-    """The named estimate; `straight_through` keeps its value and takes k2's gradient (verl's suffix `+`)."""
-    value = KL_ESTIMATORS[estimator](batch)
-    if not straight_through:
+def kl(batch: Batch, settings: Penalty) -> Tensor:
+    """The estimate; `straight_through` keeps its value and takes k2's gradient (verl's suffix `+`)."""
+    value = KL_ESTIMATORS[settings.estimator](batch)
+    if not settings.straight_through:
         return value
     with_gradient = k2(batch)
     return with_gradient + (value - with_gradient).detach()
 
 
-ENTROPY_DIRECTIONS: dict[str, float] = {"maximise": -1.0, "minimise": 1.0}
-"""Sign with which the entropy enters the loss."""
+def entropy(batch: Batch, settings: Penalty) -> Tensor:
+    """The current policy's entropy, negated where it is to be maximised (TEPO Table 3, Panel B)."""
+    assert batch.entropy is not None
+    return -batch.entropy if settings.direction == "maximise" else batch.entropy
+
+
+PENALTIES: dict[str, Callable[[Batch, Penalty], Tensor]] = {"kl": kl, "entropy": entropy}

@@ -65,7 +65,6 @@ class Collector:
         self.open_grading = open_grading
         self.grader = grader_of(spec.data, spec.prompt)
         self.timed_out = 0
-        self.objective = spec.objective.model_dump()
 
     def collect(self, step: int, position: int) -> Experience:
         """The experience of training step `step`, whose prompts begin at `position` of the data.
@@ -130,7 +129,7 @@ class Collector:
         # 1 for a right answer, 0 for any other, truncated responses among them.
         correct = [float(grade.correct) for grade in sampled.grades]
         rewards = torch.tensor(correct).view(len(problems), trainer.group_size)
-        advantages = group_advantages(self.objective, rewards).tolist()
+        advantages = group_advantages(self.spec.objective, rewards).tolist()
         columns = (problems, prompts, sampled.responses, rewards.tolist(), advantages)
         return [Group(*group) for group in zip(*columns, strict=True)]
 

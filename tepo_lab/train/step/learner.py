@@ -16,11 +16,9 @@ from torch.nn.functional import pad
 from tepo_lab.objectives import (
     BatchTotals,
     LossOutput,
+    PolicyLoss,
     average_metrics,
     combine_metrics,
-    needs,
-    needs_whole_mini_batch,
-    policy_loss,
 )
 from tepo_lab.rollout.engine import Response
 from tepo_lab.schema.run import RunSpec
@@ -86,10 +84,9 @@ class Learner:
         self.pad_id = loaded.pad_id
         if self.model.device.type == "cpu":
             keep_freed_memory()
-        self.objective = spec.objective.model_dump()
-        needed = needs(self.objective)
-        self.entropy_gradient = "entropy_gradient" in needed
-        self.keep_logits = "logits" in needed
+        self.policy_loss = PolicyLoss(spec.objective)
+        self.entropy_gradient = "entropy_gradient" in self.policy_loss.needs
+        self.keep_logits = "logits" in self.policy_loss.needs
         #: What an objective draws (Clip-Cov's choice of tokens), anew from the seed at every step.
         self.draws = torch.Generator()
         # Before any pass through the model: a sharded one's parameters are then the shards.
@@ -211,7 +208,7 @@ class Learner:
         """Leave the gradient of a term of the loss on one mini-batch in the parameters; returns the loss's metrics."""
         self.optimizer.zero_grad(set_to_none=True)
         in_parts = len(mini_batch.parts) > 1 or self.process_group.world_size > 1
-        if in_parts and needs_whole_mini_batch(self.objective):
+        if in_parts and self.policy_loss.needs_whole_mini_batch:
             return self._backward_through_scores(mini_batch.parts, term)
         return self._backward(mini_batch, term)
 
@@ -286,8 +283,7 @@ class Learner:
 
     def _loss(self, part: MicroBatch, scores: TokenScores, totals: Any) -> LossOutput:
         assert part.old is not None
-        return policy_loss(
-            self.objective,
+        return self.policy_loss(
             log_probs=scores.log_probs,
             old_log_probs=part.old.log_probs,
             advantages=part.advantages.expand_as(scores.log_probs),

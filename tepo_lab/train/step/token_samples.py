@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tepo_lab.objectives import policy_loss
 from tepo_lab.records.files import write_whole
 from tepo_lab.train.step.collect import Group
 from tepo_lab.train.step.learner import Learner
@@ -103,8 +102,7 @@ class TokenSample:
         """The objective's importance weight, and where it has one its penalty's mask, of the chosen responses."""
         mask = chosen.sequences.response_mask.to(after.log_probs.device)
         advantages = torch.tensor([chosen.group.advantages[number] for number in chosen.responses], device=mask.device)
-        found = policy_loss(
-            self.learner.objective,
+        found = self.learner.policy_loss(
             log_probs=after.log_probs,
             old_log_probs=chosen.before.log_probs,
             advantages=advantages,

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 import torch
 from ragged import NO_KL, TEPO, loss_and_gradient, ragged
+from tepo_lab.objectives.settings import CHOICES, PARTS, Settings
 
 from tepo_lab.errors import ObjectiveError
 from tepo_lab.objectives import (
@@ -23,7 +24,6 @@ from tepo_lab.objectives import (
     policy_loss,
     resolve,
 )
-from tepo_lab.objectives.settings import CHOICES, PARTS, Settings
 from tepo_lab.schema import objective as objective_schema
 from tepo_lab.schema.objective import Objective
 
