@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,92 +13,73 @@ import torch
 from tepo_lab.objectives import group_advantages, policy_loss
 from tepo_lab.objectives.batch import make_batch
 from tepo_lab.objectives.entropy import entropy_term
+from tepo_lab.schema.objective import Objective, Shaping
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "objectives.json").read_text())
 SEEDS = sorted(GOLDEN["seeds"])
-AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 LONGEST = 16
 
-VERL = {
+KL_COV = {"kind": "kl", "coef": 1.0, "estimator": "abs", "where": "top_covariance"}
+#: What each word of a row's name says of the objective.
+WORDS: dict[str, dict] = {
+    **{name: {"aggregation": name} for name in get_args(Objective.model_fields["aggregation"].annotation)},
     "vanilla": {"dual_clip": 10.0},
     "gspo": {"ratio": "sequence"},
     "gpg": {"ratio": "none", "surrogate": "log_likelihood"},
     "clip_cov": {"selection": {"kind": "clip_cov"}},
-    "kl_cov": {
-        "surrogate": "unclipped",
-        "penalty": {"kind": "kl", "coef": 1.0, "estimator": "abs", "where": "top_covariance"},
-    },
+    "kl_cov": {"surrogate": "unclipped", "penalty": KL_COV},
     "cispo": {"surrogate": "detached_clip"},
-}
-TRL = {
     "dapo": {"aggregation": "token-mean"},
     "bnpo": {"aggregation": "token-mean"},
     "grpo": {"aggregation": "seq-mean-token-mean"},
-    "dr_grpo": {"aggregation": "seq-mean-token-sum-norm", "max_response_length": LONGEST},
+    "dr_grpo": {"aggregation": "seq-mean-token-sum-norm"},
     "luspo": {"aggregation": "seq-mean-token-sum"},
+    "token": {"ratio": "token"},
+    "sequence": {"ratio": "sequence"},
+    "tepo_ref": {"ratio": "sequence"},
+    "ppo": {"surrogate": "ppo_clip"},
+    "printed": {"surrogate": "printed_clip"},
+    "none": {"surrogate": "unclipped"},
+    "prefix_is": {"ratio": "prefix"},
+    "steer_exp": {"dual_clip": 10.0, "weights": {"kind": "steer", "form": "exp", "low": 0.8, "high": 1.0}},
+    "steer_linear": {"dual_clip": 10.0, "weights": {"kind": "steer", "form": "linear", "low": 0.8, "high": 1.2}},
+    "entropy_adv": {},
+    **{name: {"penalty": {"kind": "kl", "coef": 1.0, "estimator": name}} for name in ("k1", "k2", "k3", "abs")},
+    **{f"{k}+": {"penalty": {"kind": "kl", "coef": 1, "estimator": k, "straight_through": True}} for k in ("k1", "k3")},
+    **{family: {} for family in ("verl", "trl", "kl", "extra", "nokl")},
 }
-CLIPS = {"ppo": "ppo_clip", "printed": "printed_clip", "none": "unclipped"}
 MASKS = {
     "none": "all",
     "pos": "advantage_positive_entropy_falling",
     "neg": "advantage_negative_entropy_rising",
     "union": "union",
 }
-EXCLUDED = {
-    f"verl:{name}|{aggregation}": reason
-    for name, reason in {
-        "geo_mean": "clips token ratios before their geometric mean; no choice of the ratio axis does",
-        "sapo": "a sigmoid gate in place of a clip; no choice of the surrogate axis",
-    }.items()
-    for aggregation in AGGREGATIONS
-}
+#: Not a choice of ours: geo_mean clips token ratios before their geometric mean, sapo has a sigmoid in place of a clip.
+EXCLUDED = ("verl:geo_mean", "verl:sapo")
+NAMES = [name for name in GOLDEN["seeds"][SEEDS[0]]["rows"] if not name.startswith(EXCLUDED)]
 
 
-def _aggregation(name: str) -> dict:
-    return {"aggregation": name, **({"max_response_length": LONGEST} if name.endswith("norm") else {})}
+def _objective(name: str) -> dict:
+    words = re.split("[:|]", name)
+    numbers = dict(word.split("=") for word in words if "=" in word)
+    axes: dict = {"max_response_length": LONGEST}
+    for word in words:
+        axes |= {} if "=" in word else WORDS[word]
+    if "eps" in numbers:
+        axes["clip_low"], axes["clip_high"] = map(float, numbers["eps"].split(","))
+    if "eps_high" in numbers:
+        axes |= {"clip_low": 1.0, "clip_high": float(numbers["eps_high"]) - 1}
+    if "ratio" in numbers:
+        axes["penalty"] = {**axes["penalty"], "top_fraction": float(numbers["ratio"])}
+    if float(numbers.get("beta", 0)) > 0:
+        where = MASKS[numbers.get("mask", "none")]
+        axes["penalty"] = {"kind": "kl", "coef": 0.1, "estimator": numbers.get("kl", "k3"), "where": where}
+    if "alpha" in numbers:
+        axes["shaping"] = {"kind": "entropy", "coef": float(numbers["alpha"]), "kappa": 2.0}
+    return axes
 
 
-def _cases() -> dict[str, dict]:
-    cases = {f"verl:{name}|{agg}": {**axes, **_aggregation(agg)} for name, axes in VERL.items() for agg in AGGREGATIONS}
-    for name, low, high in (
-        ("gspo", 0.0003, 0.0004),
-        ("vanilla", 0.2, 0.2),
-        ("cispo", 1.0, 4.0),
-        ("clip_cov", 1.0, 1.0),
-    ):
-        cases[f"verl:{name}|token-mean|eps={low},{high}"] = {**VERL[name], "clip_low": low, "clip_high": high}
-    kl_cov = VERL["kl_cov"]
-    cases["verl:kl_cov|token-mean|ratio=0.1"] = {**kl_cov, "penalty": {**kl_cov["penalty"], "top_fraction": 0.1}}
-    for name, axes in TRL.items():
-        for ratio in {"dapo": ("token", "sequence"), "grpo": ("token", "sequence"), "luspo": ("sequence",)}.get(
-            name, ("token",)
-        ):
-            cases[f"trl:{name}|{ratio}|beta=0.0"] = {**axes, "ratio": ratio}
-            cases[f"trl:{name}|{ratio}|beta=0.1"] = {**axes, "ratio": ratio, "penalty": {"kind": "kl", "coef": 0.1}}
-    cases["trl:cispo|token|eps_high=5.0"] = {"surrogate": "detached_clip", "clip_low": 1.0, "clip_high": 4.0}
-    for aggregation in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
-        for clip, surrogate in CLIPS.items():
-            for low, high in ((0.2, 0.28), (0.03, 0.03)):
-                axes = {"ratio": "sequence", "surrogate": surrogate, "clip_low": low, "clip_high": high}
-                cases[f"tepo_ref:nokl|{aggregation}|{clip}|eps={low},{high}"] = {**axes, "aggregation": aggregation}
-    for estimator in ("k1", "k2", "k3", "abs"):
-        for mask, where in MASKS.items():
-            penalty = {"kind": "kl", "coef": 0.1, "estimator": estimator, "where": where}
-            cases[f"tepo_ref:kl={estimator}|mask={mask}|beta=0.1"] = {"ratio": "sequence", "penalty": penalty}
-    for estimator in ("k1", "k2", "k3", "abs", "k1+", "k3+"):
-        penalty = {"kind": "kl", "coef": 1.0, "estimator": estimator[:-1] if "+" in estimator else estimator}
-        cases[f"kl:{estimator}"] = {"penalty": {**penalty, "straight_through": "+" in estimator}}
-    steer = {"dual_clip": 10.0}
-    cases["extra:steer_exp"] = {**steer, "weights": {"kind": "steer", "form": "exp", "low": 0.8, "high": 1.0}}
-    cases["extra:steer_linear"] = {**steer, "weights": {"kind": "steer", "form": "linear", "low": 0.8, "high": 1.2}}
-    cases["extra:prefix_is|token-mean"] = {"ratio": "prefix"}
-    for coef in (0.4, 0.0004):
-        shaping = {"kind": "entropy", "coef": coef, "kappa": 2.0}
-        cases[f"extra:entropy_adv|alpha={coef}"] = {"shaping": shaping}
-    return cases
-
-
-CASES = _cases()
+CASES = {name: _objective(name) for name in NAMES}
 
 
 def _inputs(seed: str) -> dict[str, torch.Tensor]:
@@ -119,12 +102,10 @@ def _tolerance(name: str) -> float:
     return 1e-8 if name.startswith("verl:") and name.split("|")[1] == "seq-mean-token-mean" else 1e-12
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_oracle_row_is_tested_or_excluded_with_a_reason(seed):
-    rows = GOLDEN["seeds"][seed]["rows"]
-    assert not CASES.keys() & EXCLUDED.keys()
-    assert CASES.keys() | EXCLUDED.keys() == rows.keys()
-    assert {name for name, row in rows.items() if row is None} == EXCLUDED.keys()
+def test_what_is_excluded_has_no_reference_value():
+    for seed in SEEDS:
+        rows = GOLDEN["seeds"][seed]["rows"]
+        assert [name for name, row in rows.items() if row is not None] == NAMES
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -182,17 +163,8 @@ def test_steer_weights_match_the_reference(name, seed):
 def test_shaped_advantages_match_the_reference(coef, seed):
     batch = make_batch(**_inputs(seed))
     expected = GOLDEN["seeds"][seed]["rows"][f"extra:entropy_adv|alpha={coef}"]["shaped"]
-    shaped = entropy_term(batch, coef, 2.0)[batch.valid]
+    shaped = entropy_term(batch, Shaping(kind="entropy", coef=coef))[batch.valid]
     assert shaped.tolist() == pytest.approx(expected, rel=0, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_full_kl_values_are_averaged_as_given(seed):
-    inputs = _inputs(seed)
-    out = policy_loss({"penalty": {"kind": "kl", "coef": 0.5, "estimator": "full"}}, **inputs)
-    mean = inputs["full_kl"][inputs["response_mask"]].mean().item()
-    assert out.penalty_loss.item() == pytest.approx(0.5 * mean, abs=1e-14)
-    assert out.metrics["actor/kl_loss"] == pytest.approx(mean, abs=1e-14)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
