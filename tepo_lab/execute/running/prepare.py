@@ -45,7 +45,7 @@ def draft_file(drafts: Path, folder: RunFolder) -> Path:
 
 def prepare_folder(each: Entry) -> None:
     """Write run.json of a run that nobody else can have."""
-    write_run(each.history, draft_of(each))
+    write_run(RunHistory.read(each.folder, owned_by_us=True), draft_of(each))
 
 
 def draft_of(each: Entry) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_an_evaluation_on_the_way_that_was_made_once_is_not_asked_for_again():
 def test_changed_inputs_block_a_run_that_has_made_something(tmp_path):
     data = tmp_path / "problems.jsonl"
     data.write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    spec = compose_run("tepo", "nano", ["data={kind: dataset, path: " + str(data) + "}"])
+    spec = compose_run("tepo", "nano", ["data=gsm8k", f"data.path={data}"])
     made = {"data": {"training": {"path": str(data), "sha256": {"problems.jsonl": "0" * 64}}}}
     begun = history(State.INTERRUPTED, 2, checkpoints=(2,), made_with=(made,))
     assert action(begun, spec)[0] is Action.BLOCKED

@@ -22,6 +22,7 @@ from tepo_lab.execute.planning.provenance import (
     tells_other,
 )
 from tepo_lab.execute.running.prepare import prepare_folder
+from tepo_lab.records.history import RunHistory
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import DatasetData, ModelSpec
@@ -36,12 +37,12 @@ def git(folder, *arguments):
 def checkout(tmp_path, monkeypatch):
     """A checkout of its own that provenance takes for the package's."""
     root = tmp_path / "checkout"
-    (root / "package" / "execute").mkdir(parents=True)
+    (root / "package" / "execute" / "planning").mkdir(parents=True)
     (root / "tracked.txt").write_text("one\n")
     git(root, "init", "--quiet")
     git(root, "add", ".")
     git(root, "commit", "--quiet", "-m", "first")
-    monkeypatch.setattr(module, "__file__", str(root / "package" / "execute" / "provenance.py"))
+    monkeypatch.setattr(module, "__file__", str(root / "package" / "execute" / "planning" / "provenance.py"))
     module._source_of.cache_clear()
     yield root
     module._source_of.cache_clear()
@@ -89,7 +90,7 @@ def test_the_patch_applied_to_the_commit_gives_the_tree_back(checkout, tmp_path,
 
 
 def test_outside_a_checkout_the_commit_is_unknown(tmp_path, monkeypatch, spec):
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "package" / "execute" / "provenance.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "package" / "execute" / "planning" / "provenance.py"))
     module._source_of.cache_clear()
     found = provenance(tmp_path, spec)
     module._source_of.cache_clear()
@@ -106,7 +107,7 @@ def test_the_command_is_kept_without_passwords(monkeypatch):
 
 
 def test_weights_and_data_are_known_by_their_hashes(tmp_path, spec):
-    weights = Path(module.__file__).parents[1] / "assets" / "nano" / "model.safetensors"
+    weights = Path(module.__file__).parents[2] / "assets" / "nano" / "model.safetensors"
     packaged = model_identity(ModelSpec(name="nano", path="package:nano"))
     assert packaged["sha256"]["model.safetensors"] == hashlib.sha256(weights.read_bytes()).hexdigest()
     assert {"config.json", "tokenizer.json"} < set(packaged["sha256"])
@@ -126,13 +127,13 @@ def test_weights_and_data_are_known_by_their_hashes(tmp_path, spec):
 def test_a_run_that_goes_on_with_other_code_keeps_what_it_was_made_with(checkout, tmp_path):
     found = entry(tmp_path / "home", planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=3)))
     prepare_folder(found)
-    first = found.folder.run()["provenance"]
+    first = RunHistory.read(found.folder).run["provenance"]
     prepare_folder(found)
-    assert "earlier_provenance" not in found.folder.run()
+    assert "earlier_provenance" not in RunHistory.read(found.folder).run
     (checkout / "tracked.txt").write_text("two\n")
     module._source_of.cache_clear()
     prepare_folder(found)
-    run = found.folder.run()
+    run = RunHistory.read(found.folder).run
     assert (run["earlier_provenance"], run["provenance"]["dirty"]) == ([first], True)
 
 
@@ -147,17 +148,17 @@ def test_a_run_that_goes_on_with_other_resources_keeps_those_it_was_begun_with(c
         return found.folder
 
     folder = prepared()
-    first = folder.run()["provenance"]
+    first = RunHistory.read(folder).run["provenance"]
     begun = {"device": "cpu", "gpus": 0, "learners": 1, "threads": 1, "micro_batch_tokens": 2500}
     assert first["resources"] == begun
     # With nothing made yet, the run was made with the later ones alone.
-    assert "earlier_provenance" not in prepared(*changed).run()
+    assert "earlier_provenance" not in RunHistory.read(prepared(*changed)).run
     prepared()
     folder.checkpoint(2).mkdir(parents=True)
-    run = prepared(*changed).run()
+    run = RunHistory.read(prepared(*changed)).run
     assert run["earlier_provenance"] == [first]
     assert run["provenance"]["resources"] != begun
-    assert prepared(*changed).run()["earlier_provenance"] == [first]
+    assert RunHistory.read(prepared(*changed)).run["earlier_provenance"] == [first]
 
 
 def test_a_run_whose_files_lie_elsewhere_now_goes_on_as_it_was(checkout, tmp_path, monkeypatch):
@@ -172,22 +173,10 @@ def test_a_run_whose_files_lie_elsewhere_now_goes_on_as_it_was(checkout, tmp_pat
         found = entry(home, planned(compose_run("tepo", "nano", data, seed=3)))
         prepare_folder(found)
         found.folder.checkpoint(2).mkdir(parents=True, exist_ok=True)
-        made.append(found.folder.run())
+        made.append(RunHistory.read(found.folder).run)
     assert made[0]["provenance"]["data"]["training"]["path"] == str(tmp_path / "before" / "own.jsonl")
     assert "earlier_provenance" not in made[1]
     assert len(made[2]["earlier_provenance"]) == 1
-
-
-def test_a_damaged_run_file_is_written_anew_and_says_so(tmp_path):
-    found = entry(tmp_path, planned(compose_run("tepo", "nano", ("trainer.steps=4",), seed=3)))
-    prepare_folder(found)
-    found.folder.run_file.write_text('{"id": ')
-    damaged = entry(tmp_path, found.planned)
-    assert (damaged.action, damaged.reason) == ("resume", "its run.json is damaged and will be written anew")
-    prepare_folder(damaged)
-    run = found.folder.run()
-    assert run["id"] == found.planned.run_id
-    assert run["earlier_provenance"] == [{"commit": None, "lost": "run.json was damaged and written anew"}]
 
 
 @pytest.mark.parametrize(("name", "is_dirty"), [("tepo_lab/new.py", True), ("sweeps/own.yaml", True), ("b.txt", False)])
