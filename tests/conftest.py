@@ -14,6 +14,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 for name in ("TEPO_LAB_HOME", "TEPO_LAB_REGISTRY", "MLFLOW_TRACKING_URI"):
     os.environ.pop(name, None)
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in tests/integration."""
+    for item in items:
+        if Path(__file__).parent / "integration" in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+
+
 #: Overrides that make a nano run take about a second: every part of it, less of each.
 SMALL = (
     "trainer.prompts_per_step=16",
