@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 from tepo_lab.schema.profile import Benchmark, Data, GraderKind, PromptSpec, usual_grader
-from tepo_lab.tasks.answers import Form, comparable, find_answer, plainly_equal, same_text, split_tolerance
+from tepo_lab.tasks.answers import Form, comparable, find_answer, for_parser, plainly_equal, same_text, split_tolerance
 from tepo_lab.tasks.prompts import answer_form
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tepo_lab.tasks.verifier import Verdict
 
 #: Changes whenever a grade could change; recorded with every generation.
-GRADER = "exact-symbolic-4"
+GRADER = "exact-symbolic-5"
 
 How = Literal["exact", "symbolic", "timeout", "none"]
 
@@ -108,7 +108,7 @@ class Grading:
 
         if (extracted, answer) not in self._verdicts:
             given, gold = comparable(extracted, split_tolerance(answer)[0])
-            self._verdicts[extracted, answer] = shared_verifier().submit((gold, given))
+            self._verdicts[extracted, answer] = shared_verifier().submit((for_parser(gold), for_parser(given)))
 
     def grades(self) -> dict[int, Grade]:
         """The grades by place, once all are known. Raises as `Verifier.verdicts`."""

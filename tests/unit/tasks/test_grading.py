@@ -62,6 +62,7 @@ def test_the_last_closed_box_holds_the_answer(text: str, answer: str | None) -> 
         ("**Answer:** 7", "7"),
         (r"Answer: \boxed{8}", "8"),
         (r"\boxed{9}", None),
+        ("**Answer:**\n\n$5$\n", "$5$"),
         ("Answer:\n", None),
     ],
 )
@@ -144,6 +145,43 @@ def test_mathematics_decides_what_text_cannot(given: str, gold: str, correct: in
     assert grade(boxed(given), gold) == Grade(correct, given, "symbolic")
 
 
+@pytest.mark.parametrize(
+    ("given", "gold", "correct"),
+    [
+        # Three-digit numbers: thousands separators in well-formed groups without spaces, else lists.
+        (r"240^\circ, 120^\circ", r"120^\circ, 240^\circ", 1),
+        ("144121", "144, 121", 0),
+        ("144,121", "144121", 1),
+        ("144,121", "121, 144", 1),
+        (r"1\,000", "1000", 1),
+        ("1,00", "100", 0),
+        ("0,111", "111", 0),
+        ("0,111", "0.111", 1),
+        ("0,1", "1,0", 1),
+        # Two roots, and a tolerance.
+        ("4", r"2\pm3", 0),
+        ("4", "2±3", 0),
+        ("5, -1", "2±3", 1),
+        ("4.3", "4.2±0.1", 1),
+        # A comma at the end.
+        ("5,", "5", 1),
+        ("1, 2,", "2,1", 1),
+        (r"\frac12,", "0.5", 1),
+        # Spaces separate digits, and nothing else.
+        (r"5\ 6", "56", 0),
+        (r"5\,6", "56", 0),
+        ("56", "5~6", 0),
+        (r"x\,y", "xy", 1),
+        # A root without braces.
+        (r"\sqrt[3]2", r"\sqrt[3]{2}", 1),
+        (r"2\sqrt[3]2", r"\sqrt[3]{16}", 1),
+        (r"\sqrt[3]2", r"\sqrt{6}", 0),
+    ],
+)
+def test_notation_is_read_as_it_is_meant(given: str, gold: str, correct: int) -> None:
+    assert grade(boxed(given), gold).correct == correct
+
+
 @pytest.mark.parametrize("symbolic", [True, False])
 @pytest.mark.parametrize("given", ["", " ", "$ $", r"\quad"])
 def test_an_empty_answer_is_never_right(given: str, symbolic: bool) -> None:
@@ -160,7 +198,7 @@ def test_a_percent_sign_changes_no_number_as_math_verify_has_it(gold: str) -> No
 def test_grades_come_in_order_and_each_with_its_stage() -> None:
     responses = [boxed("5"), "nothing", boxed("0.5"), boxed("6"), boxed("0.5")]
     grades = grade_all(responses, ["5", "5", r"\frac12", "5", r"\frac13"])
-    assert [(each.correct, each.how) for each in grades] == [
+    assert [(graded.correct, graded.how) for graded in grades] == [
         (1, "exact"),
         (0, "none"),
         (1, "symbolic"),
@@ -180,6 +218,8 @@ def test_grades_come_in_order_and_each_with_its_stage() -> None:
         "answer:" * 15_000,
         "\\boxed{" + "9" * 100_000 + "}",
         "\\boxed{" + "1 cm" * 20_000 + "}",
+        "\\boxed{" + ".,;" * 30_000 + "x}",
+        "\\boxed{1" + ",000" * 25_000 + ",}",
     ],
 )
 def test_a_hundred_kilobytes_are_graded_without_a_worker(text: str, form: str, monkeypatch) -> None:
@@ -204,7 +244,7 @@ def test_grading_works_from_threads() -> None:
 
     def work(number: int) -> None:
         responses = [boxed(f"{number}.5"), boxed(f"\\frac{{{2 * number + 3}}}{{2}}")]
-        found[number] = [each.correct for each in grade_all(responses, [f"\\frac{{{2 * number + 1}}}{{2}}"] * 2)]
+        found[number] = [graded.correct for graded in grade_all(responses, [f"\\frac{{{2 * number + 1}}}{{2}}"] * 2)]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 7)]
     for thread in threads:
@@ -229,7 +269,7 @@ def test_the_embedded_task_is_graded_by_text_alone() -> None:
     assert grader == Grader("boxed", symbolic=False)
     answers = ["77", "077", "7*11", "154/2", "7.7e1", "c=77"]
     grades = grade_all([boxed(answer) for answer in answers], ["77"] * len(answers), grader)
-    assert [(each.correct, each.how) for each in grades] == [(1, "exact")] * 2 + [(0, "exact")] * 4
+    assert [(graded.correct, graded.how) for graded in grades] == [(1, "exact")] * 2 + [(0, "exact")] * 4
 
 
 def test_a_benchmark_pins_its_prompt_and_its_grader() -> None:

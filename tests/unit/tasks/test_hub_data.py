@@ -112,7 +112,7 @@ def test_the_commit_of_a_cached_copy_is_taken_and_the_hub_is_not_asked(hub: Hub,
 
 def test_a_copy_at_another_commit_is_not_taken_for_the_pinned_one(hub: Hub) -> None:
     hub.delivers = OLD
-    with pytest.raises(HubUnreachableError, match="commit b{12} cannot be fetched"):
+    with pytest.raises(HubUnreachableError, match=r"commit b{12} cannot be fetched"):
         answers(pinned(NEW))
     hub.delivers = None
     assert (answers(pinned(NEW)), hub.loads) == (["2", "4"], [NEW, NEW])
