@@ -26,20 +26,11 @@ from tepo_lab.cli.common import (
 from tepo_lab.cli.out_files import check_out, writing
 from tepo_lab.cli.printing import print_tables
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.tables import (
-    Resolved,
-    beside_published,
-    check_runs,
-    figure_inputs,
-    plain,
-    resolved_reports,
-    tables_of,
-    target_of,
-)
 
 if TYPE_CHECKING:
     from tepo_lab.report.table.frame import Table
     from tepo_lab.report.table.target import Target, TargetTable
+    from tepo_lab.tables import HomeReport
 
 
 #: Endings of a page's file.
@@ -125,6 +116,7 @@ def report(
     from tepo_lab.registry.reports import load_report
     from tepo_lab.report.table.budget import BUDGETS
     from tepo_lab.schema.figure import FigureReport
+    from tepo_lab.tables import beside_published, tables_of, target_of
 
     loaded = load_report(name)
     is_figure = isinstance(loaded, FigureReport)
@@ -191,12 +183,13 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *, say: bool = True) -> Resolved:
+def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *, say: bool = True) -> HomeReport:
     """What a report asks for of a home with runs; with `say`, says on standard error when none of them is of its rows.
 
     Raises `ConfigError` when the home is not there or has no run at all.
     """
     from tepo_lab.records.files import run_folders
+    from tepo_lab.tables import check_runs, resolved_reports
 
     resolved = resolved_reports(home, name, overrides, panels=panels)
     check_runs(home, name, resolved)
@@ -237,6 +230,7 @@ def bundle(
     from tepo_lab.execute.maintain.bundle import write_bundle
     from tepo_lab.report.figures.series import shown_arms
     from tepo_lab.schema.figure import FigureReport
+    from tepo_lab.tables import plain, tables_of
 
     resolved = _resolved(home, name, overrides or [], panel or [], say=False)
     path = out or Path(f"{resolved.reports[0].report.name}.tar.gz")
@@ -340,6 +334,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
     from tepo_lab.report.figures.draw import draw, together
     from tepo_lab.report.figures.style import SUFFIXES, check_suffix, save
     from tepo_lab.schema.figure import FigureReport
+    from tepo_lab.tables import figure_inputs
 
     if out is not None:
         check_suffix(out)
@@ -358,7 +353,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
     undrawn = []
     for each in resolved.reports:
         assert isinstance(each.report, FigureReport)
-        rows, table = figure_inputs(home, each, resolved.held)
+        rows, table = figure_inputs(home, each, resolved.families)
         try:
             drawn = draw(each.report, rows, table, profile=each.profile, home=home)
         except RecordError as reason:

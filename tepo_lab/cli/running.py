@@ -27,7 +27,6 @@ from tepo_lab.cli.common import (
 )
 from tepo_lab.cli.printing import print_tables, rendered
 from tepo_lab.errors import ConfigError
-from tepo_lab.tables import plain, sweep_tables
 
 #: Bound of what a cluster may be said to have; keeps infinities out.
 MOST = 1_000_000
@@ -72,6 +71,7 @@ def run(
         print_note(note)
     with run_sweep(home, expansion, console=console, address=address, mlflow=mlflow) as session:
         from tepo_lab.report.render.page import build_page
+        from tepo_lab.tables import plain, sweep_tables
 
         tables, command = sweep_tables(home, name, overrides or [])
         session.log_table(rendered(tables, TableFormat.md), plain(tables), build_page(tables, home))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,19 +44,21 @@ def write_run(home: Path, arm: str, seed: int, *events: dict[str, object], share
 
 
 def generations(spec: RunSpec, share: float) -> dict[str, object]:
-    """The suite's answers, the first `share` of each benchmark's right."""
-    held: dict[str, list[object]] = {name: [] for name in GENERATION_COLUMNS}
-    for name, each in spec.suite.benchmarks.items():
-        size = each.problems * each.samples
-        held["benchmark"] += [name] * size
-        held["problem"] += [f"{number:04d}" for number in np.repeat(np.arange(each.problems), each.samples)]
-        held["sample"] += np.tile(np.arange(each.samples), each.problems).tolist()
-        held["correct"] += (np.arange(size) < share * size).astype(int).tolist()
-        held["tokens"] += [3] * size
-        held["truncated"] += [False] * size
+    """The suite's answers; the first `share` of each benchmark's are right."""
+    columns: dict[str, list[object]] = {name: [] for name in GENERATION_COLUMNS}
+    for name, benchmark in spec.suite.benchmarks.items():
+        size = benchmark.problems * benchmark.samples
+        columns["benchmark"] += [name] * size
+        columns["problem"] += [
+            f"{number:04d}" for number in np.repeat(np.arange(benchmark.problems), benchmark.samples)
+        ]
+        columns["sample"] += np.tile(np.arange(benchmark.samples), benchmark.problems).tolist()
+        columns["correct"] += (np.arange(size) < share * size).astype(int).tolist()
+        columns["tokens"] += [3] * size
+        columns["truncated"] += [False] * size
         for column in ("prompt", "answer", "response", "extracted", "how", "grader"):
-            held[column] += ["2"] * size
-    return held
+            columns[column] += ["2"] * size
+    return columns
 
 
 @pytest.fixture(scope="module")
@@ -124,17 +127,11 @@ def test_report_has_the_numbers_of_the_command_line(home: Path) -> None:
     assert {arm: value for arm, value in shown.items() if value is not None} == averages.dropna().to_dict()
 
 
-def test_steps_that_are_overridden_are_where_rows_are_read(home: Path) -> None:
+def test_overridden_steps_are_where_rows_are_read(home: Path) -> None:
     frame = results.report(home, "table3", ["profile=nano", "trainer.steps=10"], panels=["e"])
-    (reason,) = frame[(frame["arm"] == "tepo") & (frame["benchmark"] == "avg")]["reason"]
-    assert reason == "not evaluated at step 10 (evaluated steps: 20)"
-
-
-def test_a_figure_without_a_run_of_its_arms_names_the_profiles_that_were_tried(tmp_path: Path) -> None:
-    write_run(tmp_path, "tepo_no_kl", 1)
-    done = CliRunner().invoke(app, ["report", "figure2", "--home", str(tmp_path)])
-    assert "no run of its arms (grpo_dapo, tepo) on profile qwen2.5-7b or nano" in str(done.exception)
-    assert done.output == ""
+    row = frame[(frame["arm"] == "tepo") & (frame["benchmark"] == "avg")].iloc[0]
+    assert np.isnan(row["percent"])
+    assert "step 10" in row["reason"]
 
 
 def test_steps_to_a_target(home: Path) -> None:
@@ -172,23 +169,30 @@ def test_a_home_without_runs_gives_the_same_columns(tmp_path: Path) -> None:
     ):
         assert frame.empty
         assert list(frame.columns) == columns
-    with pytest.raises(ConfigError, match="has no run of panel-e: it holds no run at all"):
+    with pytest.raises(ConfigError, match="no run of panel-e"):
         results.report(tmp_path, "panel-e")
+    write_run(tmp_path, "tepo_no_kl", 1)
+    # A home with other runs: the error of a figure names its arms and the profiles that were tried.
+    done = CliRunner().invoke(app, ["report", "figure2", "--home", str(tmp_path)])
+    assert isinstance(done.exception, RecordError)
+    assert all(name in str(done.exception) for name in ("grpo_dapo", "tepo", "qwen2.5-7b", "nano"))
 
 
-def test_a_home_that_is_not_there_is_refused_as_by_the_command_line(tmp_path: Path) -> None:
-    nowhere = tmp_path / "outptus"
-    for ask in (
-        lambda: results.runs(nowhere),
-        lambda: results.metrics(nowhere),
-        lambda: results.generations(nowhere),
-        lambda: results.report(nowhere, "panel-e"),
-        lambda: results.report(nowhere, "dynamics"),
-        lambda: results.comparisons(nowhere, "panel-e"),
-        lambda: results.steps_to_target(nowhere, "panel-e", 60),
-    ):
-        with pytest.raises(ConfigError, match=r"--home .*outptus.* there is no such folder"):
-            ask()
+@pytest.mark.parametrize(
+    "frame_of",
+    [
+        results.runs,
+        results.metrics,
+        results.generations,
+        lambda home: results.report(home, "panel-e"),
+        lambda home: results.report(home, "dynamics"),
+        lambda home: results.comparisons(home, "panel-e"),
+        lambda home: results.steps_to_target(home, "panel-e", 60),
+    ],
+)
+def test_a_missing_home(tmp_path: Path, frame_of: Callable[[Path], pd.DataFrame]) -> None:
+    with pytest.raises(ConfigError, match=r"--home .*outptus"):
+        frame_of(tmp_path / "outptus")
 
 
 def test_a_figure_gives_the_values_that_it_draws(home: Path) -> None:
@@ -200,7 +204,7 @@ def test_a_figure_gives_the_values_that_it_draws(home: Path) -> None:
     assert reward["value"].tolist() == [0.25, 0.75]
     assert set(reward["unit"]) == {"share of responses or groups, 0 to 1"}
     assert set(frame["arm"]) == {"tepo"}
-    # Nats, tokens or percent: what a value and its interval are in is said line by line.
+    # Nats, tokens or percent: every line has its own unit.
     for column in ("value", "ci95_low", "ci95_high"):
         assert frame.attrs["units"][column] == "as the column unit says"
     scores = results.report(home, "bars", ["profile=nano"]).set_index(["arm", "series"])
@@ -209,15 +213,15 @@ def test_a_figure_gives_the_values_that_it_draws(home: Path) -> None:
         assert scores.loc[("tepo", "avg"), column] == table.loc[("tepo", "avg"), name]
     assert scores.loc[("tepo", "avg"), "unit"] == "percent"
     assert results.report(home, "cells", ["profile=nano"]).empty
-    with pytest.raises(ConfigError, match="figure3 is a figure"):
+    with pytest.raises(ConfigError, match="figure3"):
         results.report(home, "figure3", pass_at=(1,))
 
 
 def test_the_papers_numbers_beside_ours(home: Path) -> None:
     frame = results.report(home, "table3", ["profile=nano"], panels=["e"], against="published")
-    # They are of another model: none is shown, as on the command line.
+    # They are of another model, so none is shown.
     assert frame["published"].isna().all()
-    with pytest.raises(ConfigError, match="panel-e is not one of the paper's tables"):
+    with pytest.raises(ConfigError, match="panel-e"):
         results.report(home, "panel-e", ["profile=nano"], against="published")
     with pytest.raises(ConfigError, match="--metric reward"):
         results.steps_to_target(home, "panel-e", 60, ["profile=nano"], metric="reward")
@@ -231,18 +235,18 @@ def test_audit() -> None:
     assert deltas["recomputed"].tolist() == [0.68, 2.29]
 
 
-def test_every_metric_that_a_run_records_has_a_unit() -> None:
+def test_every_metric_of_a_run_has_a_unit() -> None:
     assert [name for name in (*STEP_METRICS, "time", "step") if results.units(name) is None] == []
     assert results.units("arm") is None
 
 
-def test_errors_name_what_is_wrong(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no column 'benchmarks'\. Did you mean 'benchmark'"):
+def test_wrong_names_and_damaged_generations(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'benchmarks'.*'benchmark'"):
         results.generations(home, columns=["benchmarks"])
-    with pytest.raises(ConfigError, match="unknown report 'panel-z'"):
+    with pytest.raises(ConfigError, match="'panel-z'"):
         results.report(home, "panel-z")
     folder = write_run(tmp_path, "tepo", 1)
     folder.generations(20).parent.mkdir()
     folder.generations(20).write_bytes(b"PAR1 damaged PAR1")
-    with pytest.raises(RecordError, match=r"step-000020\.parquet cannot be read"):
+    with pytest.raises(RecordError, match=r"step-000020\.parquet"):
         results.generations(tmp_path)

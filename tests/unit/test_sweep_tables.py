@@ -1,4 +1,4 @@
-"""Which table shows a sweep that was run."""
+"""The table that shows a sweep."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.tables import sweep_tables
 
 
-def test_arms_of_ones_own_choice_have_a_table_of_the_sweeps_own(tmp_path):
+def test_chosen_arms_have_a_table_of_the_sweep(tmp_path):
     overrides = ["profile=nano", "arms=[tepo]", "seeds=[1]"]
-    for each in make_plan(tmp_path, [expand(*load_sweep("table3", overrides))]).entries:
-        prepare_folder(each)
+    for entry in make_plan(tmp_path, [expand(*load_sweep("table3", overrides))]).entries:
+        prepare_folder(entry)
     ((table,), command) = sweep_tables(tmp_path, "table3", overrides)
     assert [row.label for row in table.rows] == ["TEPO"]
     assert command.endswith("sweeps/table3.yaml profile=nano 'arms=[tepo]'")
