@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tepo_lab.errors import RecordError
-from tepo_lab.records.files import run_folders, tell_passed_over
+from tepo_lab.records.history import State, read_histories
 from tepo_lab.theory.check import Array, Check
 
 REWARD, ENTROPY = "reward/mean", "actor/entropy"
@@ -49,17 +50,19 @@ def fit_runs(home: Path) -> list[RewardFit]:
     Runs whose steps cannot be read are named on standard error.
     """
     fits = []
-    for folder in run_folders(home):
+    for history in read_histories(home):
         try:
-            metrics = folder.whole_metrics()
+            if history.state is State.DAMAGED:
+                raise RecordError(str(history.damage))
+            metrics = history.metrics()
         except RecordError as error:
-            tell_passed_over(folder, error)
+            sys.stderr.write(f"tepo-lab: note: run {history.name} is left out: {error}\n")
             continue
         # A value that was not finite is recorded as null.
         lines = [line for line in metrics if line.get(REWARD) is not None and line.get(ENTROPY) is not None]
         if len(lines) >= MIN_STEPS:
             reward, entropy = (np.array([line[name] for line in lines], np.float64) for name in (REWARD, ENTROPY))
-            fits.append(fit_line(folder.name, reward, entropy))
+            fits.append(fit_line(history.name, reward, entropy))
     return [fit for fit in fits if fit is not None]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,26 +26,31 @@ from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.step_metrics import STEP_METRICS
 
 
-def write_run(home: Path, arm: str, seed: int, *events: dict[str, object], share: float | None = None) -> RunFolder:
-    """A nano run with three steps of metrics and, given a share of right answers, an evaluation at step 20."""
+def write_run(home: Path, arm: str, seed: int, *, share: float = 0.5, **end: object) -> RunFolder:
+    """A nano run: with three steps, or to its `end` (an event), evaluated there with a share of right answers."""
     run = planned(compose_run(arm, "nano", seed=seed))
     folder = RunFolder(home / "runs" / run.folder)
     spec = run.spec.model_dump(mode="json")
-    provenance = {"commit": "abc", "dirty": True}
     values = {"id": run.run_id, "family": run.family, "name": folder.name, "created": 1.7e9, "spec": spec}
-    write_json(folder.run_file, values | {"provenance": provenance})
-    for event in ({"event": "started", "step": 0}, *events):
+    write_json(folder.run_file, values | {"provenance": {"commit": "abc", "dirty": True}})
+    events: list[dict[str, object]] = [{"event": "started", "step": 0}]
+    steps = int(str(end.get("step", 3)))
+    if end:
+        columns = generations(run.spec, share)
+        folder.generations(steps).parent.mkdir()
+        parquet.write_table(pa.table(columns), folder.generations(steps))
+        graded = Counter(columns["benchmark"])
+        tallies = {name: {"correct": math.ceil(share * size), "graded": size} for name, size in graded.items()}
+        events += [{"event": "evaluated", "step": steps, "benchmarks": tallies}, end]
+    for event in events:
         append_line(folder.events_file, {"time": 1.7e9, **event})
-    for step in (1, 2, 3):
-        reward = None if step == 2 else 0.25 * step
+    for step in range(1, steps + 1):
+        reward = {1: 0.25, 2: None, 3: 0.75}.get(step, 0.5)
         append_line(folder.metrics_file, {"step": step, "reward/mean": reward, "actor/entropy": 0.5 / step})
-    if share is not None:
-        folder.generations(20).parent.mkdir()
-        parquet.write_table(pa.table(generations(run.spec, share)), folder.generations(20))
     return folder
 
 
-def generations(spec: RunSpec, share: float) -> dict[str, object]:
+def generations(spec: RunSpec, share: float) -> dict[str, list[object]]:
     """The suite's answers; the first `share` of each benchmark's are right."""
     columns: dict[str, list[object]] = {name: [] for name in GENERATION_COLUMNS}
     for name, benchmark in spec.suite.benchmarks.items():
@@ -65,10 +72,9 @@ def generations(spec: RunSpec, share: float) -> dict[str, object]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """TEPO complete with two seeds, TEPO without KL collapsed with one and begun with another."""
     home = tmp_path_factory.mktemp("home")
-    complete = {"event": "complete", "step": 20}
-    write_run(home, "tepo", 1, complete, share=0.5)
-    write_run(home, "tepo", 2, complete, share=0.6)
-    write_run(home, "tepo_no_kl", 1, {"event": "collapsed", "step": 9, "rule": "reward/mean < 0.02"})
+    write_run(home, "tepo", 1, event="complete", step=20)
+    write_run(home, "tepo", 2, event="complete", step=20, share=0.6)
+    write_run(home, "tepo_no_kl", 1, event="collapsed", step=9, rule="reward/mean < 0.02")
     write_run(home, "tepo_no_kl", 2)
     return home
 
@@ -94,10 +100,10 @@ def test_runs(home: Path) -> None:
 def test_metrics(home: Path) -> None:
     frame = results.metrics(home)
     assert list(frame.columns) == ["run", "arm", "profile", "seed", "step", "reward/mean", "actor/entropy"]
-    assert len(frame) == 4 * 3
+    assert len(frame) == 20 + 20 + 9 + 3
     first = frame[(frame["arm"] == "tepo") & (frame["seed"] == 1)]
-    assert first["step"].tolist() == [1, 2, 3]
-    assert first["reward/mean"].tolist() == pytest.approx([0.25, np.nan, 0.75], nan_ok=True)
+    assert first["step"].tolist() == list(range(1, 21))
+    assert first["reward/mean"].tolist()[:4] == pytest.approx([0.25, np.nan, 0.75, 0.5], nan_ok=True)
     assert frame.attrs["units"]["actor/entropy"] == "nats per token"
     assert frame.attrs["units"]["reward/mean"] == "share of responses or groups, 0 to 1"
 
@@ -105,7 +111,7 @@ def test_metrics(home: Path) -> None:
 def test_generations(home: Path) -> None:
     frame = results.generations(home, columns=["benchmark", "correct", "tokens"])
     assert list(frame.columns) == ["run", "arm", "profile", "seed", "step", "benchmark", "correct", "tokens"]
-    right = frame.groupby(["seed", "benchmark"])["correct"].agg(["sum", "size"])
+    right = frame[frame["arm"] == "tepo"].groupby(["seed", "benchmark"])["correct"].agg(["sum", "size"])
     assert tuple(right.loc[(1, "sum6")]) == (480, 960)
     assert tuple(right.loc[(2, "mix4")]) == (120, 200)
     assert results.generations(home, steps=[5]).empty
@@ -137,7 +143,7 @@ def test_overridden_steps_are_where_rows_are_read(home: Path) -> None:
 def test_steps_to_a_target(home: Path) -> None:
     frame = results.steps_to_target(home, "panel-e", 70, ["profile=nano"], window=1)
     tepo = frame[frame["arm"] == "tepo"]
-    # Its rewards are 25 %, nothing finite, 75 %.
+    # Its rewards are 25 %, not finite, 75 %.
     assert tepo["step"].tolist() == [3, 3]
     assert tepo["outcome"].tolist() == ["reached", "reached"]
     assert frame.attrs["units"]["target"] == "percent of the metric"
@@ -155,10 +161,10 @@ def test_pass_at_k_stands_after_its_benchmark(home: Path) -> None:
 
 def test_comparisons(home: Path) -> None:
     frame = results.comparisons(home, "panel-e", ["profile=nano"]).set_index("arm")
-    assert frame.loc["tepo", "parent"] == "tepo_no_kl"
-    assert frame.loc["tepo", "verdict"] == "not resolved"
-    assert isinstance(frame.loc["tepo", "reason"], str)
-    assert (frame.loc["tepo", "steps"], frame.loc["tepo", "label"]) == (20, "TEPO")
+    tepo = frame.loc["tepo"]
+    assert (tepo["parent"], tepo["seeds"], tepo["steps"], tepo["label"]) == ("tepo_no_kl", "1", 20, "TEPO")
+    assert tepo["difference_low"] <= tepo["difference"] <= tepo["difference_high"]
+    assert "3 seeds" in tepo["verdict"]
 
 
 def test_a_home_without_runs_gives_the_same_columns(tmp_path: Path) -> None:
@@ -200,8 +206,8 @@ def test_a_figure_gives_the_values_that_it_draws(home: Path) -> None:
     assert list(frame.columns) == list(results.FIGURE_COLUMNS)
     reward = frame[(frame["series"] == "reward/mean") & (frame["seed"] == 1)]
     # The second step's reward was not finite.
-    assert reward["step"].tolist() == [1, 3]
-    assert reward["value"].tolist() == [0.25, 0.75]
+    assert reward["step"].tolist() == [1, *range(3, 21)]
+    assert reward["value"].tolist()[:3] == [0.25, 0.75, 0.5]
     assert set(reward["unit"]) == {"share of responses or groups, 0 to 1"}
     assert set(frame["arm"]) == {"tepo"}
     # Nats, tokens or percent: every line has its own unit.
@@ -210,7 +216,7 @@ def test_a_figure_gives_the_values_that_it_draws(home: Path) -> None:
     scores = results.report(home, "bars", ["profile=nano"]).set_index(["arm", "series"])
     table = results.report(home, "panel-e", ["profile=nano"]).set_index(["arm", "benchmark"])
     for column, name in (("value", "percent"), ("ci95_low", "ci95_low"), ("ci95_high", "ci95_high")):
-        assert scores.loc[("tepo", "avg"), column] == table.loc[("tepo", "avg"), name]
+        assert scores.loc[("tepo", "avg"), column] == pytest.approx(table.loc[("tepo", "avg"), name])
     assert scores.loc[("tepo", "avg"), "unit"] == "percent"
     assert results.report(home, "cells", ["profile=nano"]).empty
     with pytest.raises(ConfigError, match="figure3"):
@@ -245,8 +251,18 @@ def test_wrong_names_and_damaged_generations(home: Path, tmp_path: Path) -> None
         results.generations(home, columns=["benchmarks"])
     with pytest.raises(ConfigError, match="'panel-z'"):
         results.report(home, "panel-z")
-    folder = write_run(tmp_path, "tepo", 1)
-    folder.generations(20).parent.mkdir()
+    folder = write_run(tmp_path, "tepo", 1, event="complete", step=20)
     folder.generations(20).write_bytes(b"PAR1 damaged PAR1")
     with pytest.raises(RecordError, match=r"step-000020\.parquet"):
         results.generations(tmp_path)
+
+
+def test_damaged_runs_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path, "tepo", 1)
+    write_run(tmp_path, "tepo_no_kl", 1)
+    append_line(folder.metrics_file, {"step": 7})
+    assert set(results.metrics(tmp_path)["arm"]) == {"tepo_no_kl"}
+    assert set(results.runs(tmp_path)["arm"]) == {"tepo", "tepo_no_kl"}
+    folder.run_file.write_text('{"id": ')
+    assert set(results.runs(tmp_path)["arm"]) == {"tepo_no_kl"}
+    assert capsys.readouterr().err.count(folder.name) >= 2

@@ -23,7 +23,8 @@ STATEMENTS = ["Eq. 1", "Lemma 3.1", "Lemma 3.2", "Theorem 3.1", "Eq. 18, 19", "R
 
 def write_run(home: Path, name: str, a: float, b: float, steps: int = 8) -> None:
     folder = RunFolder(home / "runs" / name)
-    write_json(folder.run_file, {"id": name})
+    spec = {"arm": {"name": name}, "trainer": {"steps": steps}, "seed": 1}
+    write_json(folder.run_file, {"id": name, "family": name, "spec": spec})
     for step in range(1, steps + 1):
         entropy = 1 / step
         values = {"reward/mean": b - a * np.exp(entropy), "actor/entropy": entropy}
