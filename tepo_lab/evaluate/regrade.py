@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tepo_lab.errors import RecordError, nearest
 from tepo_lab.evaluate.suite import counts
-from tepo_lab.records.files import RunFolder, run_folders, tell_passed_over, write_whole
+from tepo_lab.records.events import Evaluated
+from tepo_lab.records.files import RunFolder, tell_passed_over
 from tepo_lab.records.generations import GENERATION_COLUMNS, read_generations, with_column, write_generations
+from tepo_lab.records.history import RunHistory, append_event, read_histories
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
@@ -20,13 +20,10 @@ from tepo_lab.tasks.grading import GRADER, benchmark_grader, grade_all
 if TYPE_CHECKING:
     import pyarrow
 
-#: Events that end a run, and are its state as long as they stand last.
-_ENDS = ("complete", "collapsed", "stopped", "failed")
-
 
 @dataclass(frozen=True)
 class Regraded:
-    """How many answers of a run were graded again, and how many came out otherwise."""
+    """How many answers of a run were graded again, and how many grades changed."""
 
     run: str
     generations: int
@@ -34,81 +31,50 @@ class Regraded:
 
 
 def named_folders(home: Path, names: Sequence[str]) -> list[RunFolder]:
-    """The runs of a home whose folders' names begin with one of `names`; all for none. Raises `RecordError` for a name
-    that no run has. Damaged ones that are not named are passed over, as standard error says."""
-    folders = run_folders(home)
+    """The runs of a home whose folders' names begin with one of `names`; all undamaged ones for none, with a note on
+    standard error for each of the others. Raises `RecordError` for a name that no run has."""
+    histories = list(read_histories(home))
     for name in names:
-        if not any(folder.name.startswith(name) for folder in folders):
-            raise RecordError(f"{home} has no run {name!r}.{nearest(name, [folder.name for folder in folders])}")
+        if not any(history.name.startswith(name) for history in histories):
+            raise RecordError(f"{home} has no run {name!r}.{nearest(name, [history.name for history in histories])}")
     if names:
-        return [folder for folder in folders if folder.name.startswith(tuple(names))]
-    return [folder for folder in folders if _is_readable(folder)]
-
-
-def _is_readable(folder: RunFolder) -> bool:
-    try:
-        folder.run()
-        folder.events()
-    except RecordError as error:
-        tell_passed_over(folder, error)
-        return False
-    return True
+        return [history.folder for history in histories if history.name.startswith(tuple(names))]
+    for history in histories:
+        if history.damage is not None:
+            tell_passed_over(history.folder, RecordError(history.damage))
+    return [history.folder for history in histories if history.damage is None]
 
 
 def regrade(folder: RunFolder) -> Regraded:
-    """Grade every generation of a run again. The caller holds the run.
+    """Grade every recorded generation of a run again, and record the new counts. The caller owns the run's lock.
 
-    Files are written whole, with their other columns as they were. Each evaluation is recorded in the events again,
-    with its new counts, and after them the event that ended the run, if one did. Raises `RecordError` for damaged
-    records, before any file is written.
+    Raises `RecordError` for damaged records, before any file is written.
     """
-    spec = validate(RunSpec, folder.run()["spec"], where=str(folder.run_file))
-    events, recorded = folder.events(), []
-    total = changed = 0
-    steps = folder.evaluated_steps()
-    for step in steps:
-        _generations(folder.generations(step), spec)
-    for step in steps:
-        rows, different = _regrade_file(folder.generations(step), spec)
-        scores = {name: asdict(count) for name, count in counts(rows).items()}
-        recorded.append(
-            {"event": "evaluated", "step": step, "benchmarks": scores, "grader": GRADER, "grades_changed": different}
-        )
-        total, changed = total + len(rows), changed + different
-    if recorded:
-        lines = [{"time": time.time(), **event} for event in recorded]
-        lines += [event for event in events[-1:] if event["event"] in _ENDS]
-        text = "".join(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n" for line in lines)
-        write_whole(folder.events_file, _whole_lines(folder.events_file) + text.encode())
-    return Regraded(folder.name, total, changed)
+    history = RunHistory.read(folder, owned_by_us=True)
+    if history.damage is not None:
+        raise RecordError(history.damage)
+    spec = validate(RunSpec, history.run["spec"], where=str(folder.run_file))
+    recorded = [evaluation for step, evaluation in sorted(history.evaluations.items()) if evaluation.path.exists()]
+    tables = [_ungraded(evaluation.path, spec) for evaluation in recorded]
+    changed = 0
+    for evaluation, table in zip(recorded, tables, strict=True):
+        rows, different = _graded(table, spec)
+        write_generations(evaluation.path, rows)
+        scores = counts(rows.select(["benchmark", "correct"]).to_pylist())
+        event: dict[str, Any] = {
+            "step": evaluation.step,
+            "benchmarks": {name: asdict(count) for name, count in scores.items()},
+            "grader": GRADER,
+            "grades_changed": different,
+        }
+        if evaluation.checks_sampler:
+            event["sampler_mismatch"] = evaluation.sampler_mismatch
+        append_event(folder, Evaluated.model_validate(event))
+        changed += different
+    return Regraded(folder.name, sum(table.num_rows for table in tables), changed)
 
 
-def _regrade_file(path: Path, spec: RunSpec) -> tuple[list[dict[str, Any]], int]:
-    """The rows of a generations file, graded again and written back, and how many grades changed."""
-    import pyarrow as pa
-
-    table = _generations(path, spec)
-    rows: list[dict[str, Any]] = table.select(["benchmark", "response", "answer"]).to_pylist()
-    before = table["correct"].to_pylist() if "correct" in table.column_names else [None] * len(rows)
-    for name in dict.fromkeys(row["benchmark"] for row in rows):
-        asked = [row for row in rows if row["benchmark"] == name]
-        grader = benchmark_grader(spec.suite.benchmarks[name], spec.prompt)
-        grades = grade_all([row["response"] for row in asked], [row["answer"] for row in asked], grader)
-        for row, grade in zip(asked, grades, strict=True):
-            row |= {"extracted": grade.extracted, "correct": grade.correct, "how": grade.how, "grader": GRADER}
-    changed = sum(row["correct"] != old for row, old in zip(rows, before, strict=True))
-    for column, kind in (
-        ("extracted", pa.string()),
-        ("correct", pa.int64()),
-        ("how", pa.string()),
-        ("grader", pa.string()),
-    ):
-        table = with_column(table, column, pa.array([row[column] for row in rows], type=kind))
-    write_generations(path, table)
-    return rows, changed
-
-
-def _generations(path: Path, spec: RunSpec) -> pyarrow.Table:
+def _ungraded(path: Path, spec: RunSpec) -> pyarrow.Table:
     """A file of generations, whatever its grades. Raises `RecordError` for damage or benchmarks of another suite."""
     import pyarrow.compute as compute
 
@@ -119,6 +85,20 @@ def _generations(path: Path, spec: RunSpec) -> pyarrow.Table:
     return table
 
 
-def _whole_lines(path: Path) -> bytes:
-    content = path.read_bytes() if path.exists() else b""
-    return content[: content.rfind(b"\n") + 1]
+def _graded(table: pyarrow.Table, spec: RunSpec) -> tuple[pyarrow.Table, int]:
+    """The generations with the grades of today, and how many grades changed."""
+    import pyarrow as pa
+
+    benchmarks, responses, answers = (table[name].to_pylist() for name in ("benchmark", "response", "answer"))
+    before = table["correct"].to_pylist() if "correct" in table.column_names else [None] * table.num_rows
+    grades: list[Any] = [None] * table.num_rows
+    for name in set(benchmarks):
+        places = [place for place, benchmark in enumerate(benchmarks) if benchmark == name]
+        grader = benchmark_grader(spec.suite.benchmarks[name], spec.prompt)
+        new = grade_all([responses[place] for place in places], [answers[place] for place in places], grader)
+        for place, grade in zip(places, new, strict=True):
+            grades[place] = grade
+    for column, kind in (("extracted", pa.string()), ("correct", pa.int64()), ("how", pa.string())):
+        table = with_column(table, column, pa.array([getattr(grade, column) for grade in grades], type=kind))
+    table = with_column(table, "grader", pa.array([GRADER] * table.num_rows))
+    return table, sum(grade.correct != old for grade, old in zip(grades, before, strict=True))
