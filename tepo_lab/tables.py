@@ -212,7 +212,7 @@ def _wanted_rows(
             label=row.label + notes.get(row.run.family, ""),
             family=row.run.family,
             seeds=row.seeds,
-            steps=row.steps if (row.exact or resolved.told) and not budget else None,
+            steps=row.steps if (row.exact or resolved.steps_overridden) and not budget else None,
             published=row.published,
             ancestors=tuple(reversed(lineage(arm)[:-1])),
             damaged=damaged_seeds(home, row.run),

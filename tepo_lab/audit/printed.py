@@ -14,9 +14,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from tepo_lab.errors import DataError, nearest
-from tepo_lab.schema.base import Strict, validate
-from tepo_lab.schema.objective import Positive
-from tepo_lab.schema.profile import Count
+from tepo_lab.schema.base import PositiveFloat, PositiveInt, Strict, validate
 
 AVERAGE = "avg"
 
@@ -33,8 +31,8 @@ HOW_TO_COUNT = "give problems and samples of each benchmark, such as  benchmarks
 class BenchmarkCount(Strict):
     """A benchmark's problems and the samples graded for each."""
 
-    problems: Count
-    samples: Count = 1
+    problems: PositiveInt
+    samples: PositiveInt = 1
     label: str | None = None
 
     @property
@@ -53,7 +51,7 @@ class Claim(Strict):
     row: str
     panel: str = ""
     columns: tuple[str, ...] = (AVERAGE,)
-    rank: Count | None = None
+    rank: PositiveInt | None = None
     over: tuple[str, ...] = ()
     by: float | None = Field(default=None, description="points above (negative: below) every row of `over`")
     where: str = Field(description="section or caption of the claim")
@@ -73,9 +71,9 @@ class CountsFile(Strict):
 
     paper: str | None = Field(default=None, description="where the numbers are printed")
     url: str | None = None
-    steps: dict[str, Count] = Field(default={}, description="table -> training steps of its rows")
+    steps: dict[str, PositiveInt] = Field(default={}, description="table -> training steps of its rows")
     benchmarks: dict[str, BenchmarkCount] = Field(min_length=1)
-    tolerance: Positive = Field(default=0.05, description="points within which a rule explains a printed average")
+    tolerance: PositiveFloat = Field(default=0.05, description="points within which a rule explains a printed average")
     same_name_same_run: bool = Field(
         default=True, description="whether rows of one name and model are one run in every table and panel"
     )

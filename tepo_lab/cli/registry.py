@@ -69,7 +69,7 @@ def show(
 ) -> None:
     """Print an arm's resolved values, each with its source."""
     from tepo_lab.execute.showing.listing import arm_table
-    from tepo_lab.registry.expand import unsourced_notes
+    from tepo_lab.registry.compose import unsourced_notes
 
     spec = resolved_arm(arm, overrides)
     notes = unsourced_notes([arm])

@@ -1,11 +1,10 @@
-"""From names to one resolved run: a profile, the arm's chain of parents over it, then overrides.
+"""From names to one resolved run: a profile, the arm's chain of parents over it, then a sweep's settings and overrides.
 
 Hydra composes the profile from its groups and reads the overrides' grammar; this is the only module that imports it.
 """
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from typing import Any
 from pydantic import Field
 
 from tepo_lab.errors import ConfigError, nearest
-from tepo_lab.registry.locations import find, names, read_yaml, roots
+from tepo_lab.registry.locations import find, names, package_root, read_yaml, roots
 from tepo_lab.registry.values import flatten, overlaid, plain_keys, resolved, with_value
-from tepo_lab.schema.arm import ArmInfo, Source, source_of
+from tepo_lab.schema.arm import ArmInfo, ValueSource, source_of
 from tepo_lab.schema.base import Strict, validate
 from tepo_lab.schema.run import RunSpec
 
@@ -31,31 +30,49 @@ GROUPS = ("model", "data", "prompt", "suite", "rollout", "trainer")
 #: The sections of a run that overrides and sweeps set values in.
 SETTABLE = frozenset(RunSpec.model_fields.keys() - {"arm", "seed"})
 
-_SET_ELSEWHERE = {"arm": "a sweep names its arms: arms=[NAME]", "seed": "a sweep names its seeds: seeds=[1, 2]"}
-
-#: Keys of an arm's file that describe it; every other key is laid over the configuration.
-DESCRIPTION = frozenset({"label", "parent", "varies", "note", "trained", "sources"})
+#: How to set what `SETTABLE` leaves out, and the profile.
+_SET_ELSEWHERE = {
+    "arm": "a sweep names its arms: arms=[NAME]",
+    "seed": "a sweep names its seeds: seeds=[1, 2]",
+    "profile": "choose a profile by its name: profile=NAME",
+}
 
 
 class ArmFile(Strict):
-    """The describing keys of one experiments/arm/*.yaml."""
+    """The describing keys of one experiments/arm/*.yaml; every other key is laid over the configuration."""
 
     label: str
     parent: str | None = None
     varies: tuple[str, ...] = ()
     note: str | None = None
     trained: bool = True
-    sources: dict[str, Source] = Field(default={})
+    sources: dict[str, ValueSource] = Field(default={})
+
+
+def file_of(arm: str) -> Path:
+    """The YAML file of an arm. Raises `ConfigError` for an unknown one."""
+    return find("experiments", arm, "arm")
 
 
 def arm_file(name: str) -> ArmFile:
     """An arm's own description. Raises `ConfigError` for an unknown arm or a wrong key."""
-    return _arm(file_of(name))[0]
+    return _read_arm(file_of(name))[0]
 
 
 def arm_values(name: str) -> dict[str, Any]:
     """What an arm's file itself lays over the configuration. Raises as `arm_file`."""
-    return _arm(file_of(name))[1]
+    return _read_arm(file_of(name))[1]
+
+
+@cache
+def _read_arm(path: Path) -> tuple[ArmFile, dict[str, Any]]:
+    values = read_yaml(path)
+    known = ArmFile.model_fields.keys() | RunSpec.model_fields.keys() - {"arm", "seed", "profile", "resources"}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{path}: unknown key {key!r}.{nearest(str(key), known)}")
+    description = {key: values.pop(key) for key in list(values) if key in ArmFile.model_fields}
+    return validate(ArmFile, description, where=str(path)), values
 
 
 def lineage(name: str) -> list[str]:
@@ -66,10 +83,28 @@ def lineage(name: str) -> list[str]:
             raise ConfigError(f"arm {name!r}: its parents go round in a circle ({' -> '.join([parent, *chain])}).")
         known = names("experiments", "arm")
         if parent not in known:
-            others = [each for each in known if each not in chain]
-            raise ConfigError(f"{file_of(chain[0])}: unknown parent {parent!r}.{nearest(parent, others)}")
+            hint = nearest(parent, set(known) - set(chain))
+            raise ConfigError(f"{file_of(chain[0])}: unknown parent {parent!r}.{hint}")
         chain.insert(0, parent)
     return chain
+
+
+def unsourced_notes(arms: Iterable[str]) -> list[str]:
+    """A line for each of a user's arms (or their parents) that sets values without saying where they come from.
+
+    Raises `ConfigError` for an arm of the package: every value there has a source.
+    """
+    notes = []
+    for name in dict.fromkeys(name for arm in arms for name in lineage(arm)):
+        sources = arm_file(name).sources
+        keys = [key for key in flatten(arm_values(name)) if key and source_of(sources, key) is None]
+        if keys:
+            line = f"{file_of(name)}: no source for {', '.join(keys)}; add it under sources:"
+            line += f" {{{keys[0]}: {{chosen: why}}}}, or paper, where and says."
+            if file_of(name).is_relative_to(package_root()):
+                raise ConfigError(line)
+            notes.append(line)
+    return notes
 
 
 def compose_run(
@@ -86,62 +121,58 @@ def compose_run(
     grammar: `dotted.key=value`, or `group=choice` for a config group.
     Raises `ConfigError` naming the arm, file or override at fault.
     """
-    given = tuple(overrides)
     if settings:
-        spec = _resolved(arm, profile, given, settings)
+        spec = _compose(arm, profile, tuple(overrides), settings)
     else:
-        spec = _composed(arm, profile, given, tuple(roots("experiments")))
+        spec = _compose_cached(arm, profile, tuple(overrides), tuple(roots("experiments")))
     return spec.model_copy(update={"seed": seed})
 
 
 @cache
-def _composed(arm: str, profile: str, overrides: tuple[str, ...], places: tuple[Path, ...]) -> RunSpec:
-    """A run without settings; `places` only tells registries apart."""
-    return _resolved(arm, profile, overrides, {})
+def _compose_cached(arm: str, profile: str, overrides: tuple[str, ...], places: tuple[Path, ...]) -> RunSpec:
+    """A run without settings; `places` is part of the cache's key alone."""
+    return _compose(arm, profile, overrides, {})
 
 
-def _resolved(arm: str, profile: str, overrides: tuple[str, ...], settings: Mapping[str, Any]) -> RunSpec:
-    given = [*settings.items(), *(_parsed(text) for text in overrides)]
-    _check_settable(key for key, _ in given)
-    groups = {key: _choice(key, value) for key, value in given if key in GROUPS and isinstance(value, str)}
-    changes = [*(f"{key}={value}" for key, value in settings.items()), *overrides]
-    where = f"arm {arm}, profile {profile}" + (f", with {' '.join(changes)}" if changes else "")
+def _compose(arm: str, profile: str, overrides: tuple[str, ...], settings: Mapping[str, Any]) -> RunSpec:
+    assigned = [*settings.items(), *map(_parse_override, overrides)]
+    groups = {}
+    for key, value in assigned:
+        section = key.partition(".")[0]
+        if section in ("arm", "seed") or key in ("profile", "profile.name"):
+            raise ConfigError(f"{key!r} cannot be set so: {_SET_ELSEWHERE[section]}.")
+        if section not in SETTABLE:
+            raise ConfigError(f"unknown key {key!r}.{nearest(section, SETTABLE)}")
+        if key in GROUPS and isinstance(value, str):
+            known = names("experiments", key)
+            if value not in known:
+                raise ConfigError(f"{key}={value}: unknown {key} {value!r}.{nearest(value, known)}")
+            groups[key] = value
+    changes = " ".join([*(f"{key}={value}" for key, value in settings.items()), *overrides])
+    where = f"arm {arm}, profile {profile}" + (f", with {changes}" if changes else "")
     layers = _layers(arm, profile, tuple(groups.items()), tuple(roots("experiments")))
     values: Mapping[str, Any] = layers.values
-    touched = set()
+    changed = set()
     try:
-        for key, value in given:
+        for key, value in assigned:
             if key not in groups:
                 values = with_value(values, key, value)
-                touched.add(key.partition(".")[0])
-        values = resolved(values, plain=layers.plain - touched)
-        _check_benchmarks(_benchmarks(values), _benchmarks(layers.values))
+                changed.add(key.partition(".")[0])
+        values = resolved(values, plain=layers.plain - changed)
+        # A benchmark that is new and has no label is a mistyped key.
+        known_benchmarks = _benchmarks(layers.values)
+        for name, benchmark in _benchmarks(values).items():
+            if name not in known_benchmarks and isinstance(benchmark, dict) and "label" not in benchmark:
+                raise ConfigError(f"unknown benchmark {name!r}.{nearest(name, known_benchmarks)}")
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return validate(RunSpec, {"objective": {}, **values, "arm": layers.arm}, where=where)
-
-
-def _check_settable(keys: Iterable[str]) -> None:
-    for key in keys:
-        first = key.partition(".")[0]
-        if first in _SET_ELSEWHERE or key in ("profile", "profile.name"):
-            mend = _SET_ELSEWHERE.get(first, "choose a profile by its name: profile=NAME")
-            raise ConfigError(f"{key!r} cannot be set so: {mend}.")
-        if first not in SETTABLE:
-            raise ConfigError(f"unknown key {key!r}.{nearest(first, SETTABLE)}")
 
 
 def _benchmarks(values: Mapping[str, Any]) -> dict[str, Any]:
     suite = values.get("suite")
     benchmarks = suite.get("benchmarks") if isinstance(suite, dict) else None
     return benchmarks if isinstance(benchmarks, dict) else {}
-
-
-def _check_benchmarks(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a benchmark that only a mistyped key can have made: new, and without its label."""
-    for name, benchmark in given.items():
-        if name not in known and isinstance(benchmark, dict) and "label" not in benchmark:
-            raise ConfigError(f"unknown benchmark {name!r}.{nearest(name, known)}")
 
 
 @dataclass(frozen=True)
@@ -156,9 +187,8 @@ class _Layers:
 @cache
 def _layers(arm: str, profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> _Layers:
     chain = lineage(arm)
-    find("experiments", profile, "profile")
-    values = _hydra_compose(profile, groups, places)
-    sources: dict[str, Source] = {}
+    values = _compose_profile(profile, groups, places)
+    sources: dict[str, ValueSource] = {}
     for name in chain:
         values = overlaid(values, arm_values(name))
         sources |= arm_file(name).sources
@@ -167,28 +197,15 @@ def _layers(arm: str, profile: str, groups: tuple[tuple[str, str], ...], places:
 
 
 @cache
-def _arm(path: Path) -> tuple[ArmFile, dict[str, Any]]:
-    values = read_yaml(path)
-    known = DESCRIPTION | RunSpec.model_fields.keys() - {"arm", "seed", "profile", "resources"}
-    for key in values:
-        if key not in known:
-            raise ConfigError(f"{path}: unknown key {key!r}.{nearest(str(key), known)}")
-    described = validate(ArmFile, {key: values[key] for key in values if key in DESCRIPTION}, where=str(path))
-    return described, {key: values[key] for key in values if key not in DESCRIPTION}
-
-
-@cache
-def _hydra_compose(profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> dict[str, Any]:
+def _compose_profile(profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> dict[str, Any]:
     """A profile's values, references unresolved. Earlier places hide files of the same name in later ones."""
+    path = find("experiments", profile, "profile")
     for place in places[:-1]:
-        for path in (path for group in ("profile", *GROUPS) for path in sorted((place / group).glob("*.yaml"))):
-            # Hydra's own reader would tell less of a fault, and follow aliases without end.
-            read_yaml(path)
-    with _no_collection():
-        return _hydra_composed(profile, groups, places)
+        for group in ("profile", *GROUPS):
+            for file in sorted((place / group).glob("*.yaml")):
+                # Hydra's own reader would say less about an error, and follow aliases without end.
+                read_yaml(file)
 
-
-def _hydra_composed(profile: str, groups: tuple[tuple[str, str], ...], places: tuple[Path, ...]) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -197,30 +214,18 @@ def _hydra_composed(profile: str, groups: tuple[tuple[str, str], ...], places: t
 
     choices = [f"profile@_global_={profile}", *(f"{group}={choice}" for group, choice in groups)]
     try:
-        with _searched_first(places[:-1]), initialize_config_dir(str(places[-1]), version_base="1.3"):
+        with _search_path(places[:-1]), initialize_config_dir(str(places[-1]), version_base="1.3"):
             values = OmegaConf.to_container(compose("config", overrides=choices), resolve=False)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
         # What follows is where Hydra looked, which says nothing about the file.
         reason = " ".join(str(error).partition("Config search path")[0].split()).rstrip(".")
-        raise ConfigError(f"{find('experiments', profile, 'profile')}: cannot be composed: {reason}.") from None
+        raise ConfigError(f"{path}: cannot be composed: {reason}.") from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key != "seed"}
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Hydra makes many small objects that live: looking for garbage among them takes a sixth of planning."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextmanager
-def _searched_first(places: Sequence[Path]) -> Iterator[None]:
+def _search_path(places: Sequence[Path]) -> Iterator[None]:
     """Has Hydra look into `places` before the folder it is started on."""
     from hydra.core.plugins import Plugins
     from hydra.core.singleton import Singleton
@@ -240,17 +245,8 @@ def _searched_first(places: Sequence[Path]) -> Iterator[None]:
         Singleton.set_state(state)
 
 
-def unsourced(arm: str) -> dict[str, list[str]]:
-    """The keys that an arm and its parents set without saying where the value comes from, by the arm that sets them."""
-    found = {
-        name: [key for key in flatten(arm_values(name)) if key and source_of(arm_file(name).sources, key) is None]
-        for name in lineage(arm)
-    }
-    return {name: keys for name, keys in found.items() if keys}
-
-
-def check_override(text: str) -> tuple[str, str]:
-    """Split `key=value`. Raises `ConfigError` for anything else."""
+def split_override(text: str) -> tuple[str, str]:
+    """The key and the text of the value of `key=value`. Raises `ConfigError` for anything else."""
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"[A-Za-z_][\w.@/-]*", key.strip()):
         raise ConfigError(f"{text!r} is not an override: write key=value, such as trainer.steps=5.")
@@ -258,13 +254,22 @@ def check_override(text: str) -> tuple[str, str]:
 
 
 @cache
-def _parsed(text: str) -> tuple[str, Any]:
+def _parse_override(text: str) -> tuple[str, Any]:
     """An override's key and value, by Hydra's grammar."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import QuotedString
     from hydra.errors import HydraException
 
-    key, value = check_override(text)
+    def plain(value: Any) -> Any:
+        if isinstance(value, QuotedString):
+            return value.text
+        if isinstance(value, list):
+            return [plain(member) for member in value]
+        if isinstance(value, dict):
+            return {str(plain(key)): plain(member) for key, member in value.items()}
+        return value
+
+    key, value = split_override(text)
     if key in GROUPS and not value.startswith("{"):
         return key, value
     try:
@@ -277,34 +282,10 @@ def _parsed(text: str) -> tuple[str, Any]:
         ) from None
     if override.is_sweep_override():
         raise ConfigError(f"{text!r} gives several values: put them in a sweep's axes.")
-    return key, _plain(override.value(), QuotedString)
-
-
-def _plain(value: Any, quoted: type) -> Any:
-    if isinstance(value, quoted):
-        return value.text  # type: ignore[attr-defined]
-    if isinstance(value, list):
-        return [_plain(each, quoted) for each in value]
-    if isinstance(value, dict):
-        return {str(_plain(key, quoted)): _plain(each, quoted) for key, each in value.items()}
-    return value
-
-
-def _choice(group: str, value: str) -> str:
-    known = names("experiments", group)
-    if value not in known:
-        raise ConfigError(f"{group}={value}: unknown {group} {value!r}.{nearest(value, known)}")
-    return value
+    return key, plain(override.value())
 
 
 def clear_caches() -> None:
     """Forget what was read from disk; for a process in which the registry's files change."""
-    _arm.cache_clear()
-    _composed.cache_clear()
-    _layers.cache_clear()
-    _hydra_compose.cache_clear()
-
-
-def file_of(arm: str) -> Path:
-    """The YAML file of an arm."""
-    return find("experiments", arm, "arm")
+    for cached in (_read_arm, _compose_cached, _layers, _compose_profile):
+        cached.cache_clear()

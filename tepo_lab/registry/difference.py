@@ -1,4 +1,4 @@
-"""What differs between two resolved runs, and whether an arm keeps to what it says it varies."""
+"""What differs between two resolved runs, and whether an arm changes only what it declares in `varies`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from tepo_lab.registry.compose import compose_run, file_of
 from tepo_lab.registry.values import flatten
 from tepo_lab.schema.run import RunSpec
 
-__all__ = ["check_against_parent", "difference", "flatten"]
-
 #: Sections an arm may change; the rest of a run comes from the profile, the seed or the command line.
-COMPARED = ("objective", "model", "data", "prompt", "suite", "rollout", "trainer")
+COMPARED = {"objective", "model", "data", "prompt", "suite", "rollout", "trainer"}
 
 
 def difference(left: RunSpec, right: RunSpec) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (left's value, right's value), for every key whose values differ. None where a side has no key."""
-    sides = [flatten(spec.model_dump(mode="json", include=set(COMPARED))) for spec in (left, right)]
-    keys = sorted(sides[0].keys() | sides[1].keys())
-    return {key: (sides[0].get(key), sides[1].get(key)) for key in keys if sides[0].get(key) != sides[1].get(key)}
+    a, b = (flatten(spec.model_dump(mode="json", include=COMPARED)) for spec in (left, right))
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
 def read_difference(left: RunSpec, right: RunSpec) -> dict[str, tuple[Any, Any]]:
@@ -37,19 +34,14 @@ def check_against_parent(arm: str, profile: str) -> None:
     spec = compose_run(arm, profile)
     if spec.arm.parent is None:
         return
-    found = difference(compose_run(spec.arm.parent, profile), spec)
-    stray = [key for key in found if not any(_covers(allowed, key) for allowed in spec.arm.varies)]
+    changes = difference(compose_run(spec.arm.parent, profile), spec)
+    stray = [
+        f"{key} ({before} -> {after})"
+        for key, (before, after) in changes.items()
+        if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in spec.arm.varies)
+    ]
     if stray:
-        listed = ", ".join(f"{key} ({_shown(found[key])})" for key in stray)
         raise ConfigError(
-            f"{file_of(arm)}: differs from its parent {spec.arm.parent!r} outside `varies`: {listed}. "
+            f"{file_of(arm)}: differs from its parent {spec.arm.parent!r} outside `varies`: {', '.join(stray)}. "
             "Add the key to `varies` or remove the change."
         )
-
-
-def _covers(allowed: str, key: str) -> bool:
-    return key == allowed or key.startswith(f"{allowed}.")
-
-
-def _shown(pair: tuple[Any, Any]) -> str:
-    return f"{pair[0]} -> {pair[1]}"

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from tepo_lab.registry.compose import GROUPS, ArmFile
 from tepo_lab.schema.base import Strict
 from tepo_lab.schema.figure import FigureReport
-from tepo_lab.schema.profile import ProfileInfo, Resources
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.schema.sweep import Sweep
 from tepo_lab.schema.table import Report
@@ -19,21 +18,23 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{.+\}", "description": "the valu
 
 def json_schema(kind: FileKind) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a kind of file in experiments/, sweeps/ or reports/."""
-    makers = {"sweep": _sweep, "arm": _arm, "profile": _profile, "report": _report, "figure": _figure}
-    made = makers[kind]()
+    models: dict[str, type[Strict]] = {"sweep": Sweep, "report": Report, "figure": FigureReport}
+    made = _named_by_file(models[kind]) if kind in models else _arm() if kind == "arm" else _profile()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"tepo-lab {kind}", **made}
 
 
-def _sweep() -> dict[str, Any]:
-    return _one_or_many(_without_name(_schema(Sweep)))
+def _schema(model: type[Strict]) -> dict[str, Any]:
+    return model.model_json_schema(by_alias=True)
 
 
-def _report() -> dict[str, Any]:
-    return _one_or_many(_without_name(_schema(Report)))
-
-
-def _figure() -> dict[str, Any]:
-    return _one_or_many(_without_name(_schema(FigureReport)))
+def _named_by_file(model: type[Strict]) -> dict[str, Any]:
+    """The schema without `name`, which is the file's, and with `profile` as a name or a list of names."""
+    made = _schema(model)
+    del made["properties"]["name"]
+    made["required"] = [key for key in made["required"] if key != "name"]
+    many = made["properties"]["profile"]
+    made["properties"]["profile"] = {"anyOf": [{"type": "string"}, many], "description": many.pop("description", "")}
+    return made
 
 
 def _arm() -> dict[str, Any]:
@@ -53,48 +54,32 @@ def _profile() -> dict[str, Any]:
         "profile": {"$ref": "#/$defs/ProfileInfo"},
         "resources": {"$ref": "#/$defs/Resources"},
     }
-    definitions: dict[str, Any] = {}
-    for model in (ProfileInfo, Resources):
-        whole = _schema(model)
-        definitions |= whole.pop("$defs", {}) | {model.__name__: whole}
+    # What the file sets of these it sets as a whole, unlike the groups' sections.
+    definitions = _schema(RunSpec)["$defs"]
+    own_definitions = {name: definitions[name] for name in ("ProfileInfo", "Estimates", "Resources")}
     return {
         "type": "object",
         "properties": own | made["properties"],
         "required": ["profile"],
         "additionalProperties": False,
-        "$defs": made["$defs"] | definitions,
+        "$defs": made["$defs"] | own_definitions,
     }
-
-
-def _schema(model: type[Strict]) -> dict[str, Any]:
-    return model.model_json_schema(by_alias=True)
-
-
-def _without_name(schema: dict[str, Any]) -> dict[str, Any]:
-    """The file's name is the name."""
-    del schema["properties"]["name"]
-    schema["required"] = [key for key in schema["required"] if key != "name"]
-    return schema
-
-
-def _one_or_many(schema: dict[str, Any]) -> dict[str, Any]:
-    """`profile` is written as a name or as a list of names."""
-    many = schema["properties"]["profile"]
-    schema["properties"]["profile"] = {"anyOf": [{"type": "string"}, many], "description": many.pop("description", "")}
-    return schema
 
 
 def _sections(names: set[str]) -> dict[str, Any]:
     """Sections of a run as a file lays them over others: any part of them, and references for values."""
-    whole = _schema(RunSpec)
-    kept = {name: value for name, value in whole["properties"].items() if name in names}
-    return {"properties": _partial(kept), "$defs": {name: _partial(each) for name, each in whole["$defs"].items()}}
+    run = _schema(RunSpec)
+    properties = {name: value for name, value in run["properties"].items() if name in names}
+    return {
+        "properties": _partial(properties),
+        "$defs": {name: _partial(definition) for name, definition in run["$defs"].items()},
+    }
 
 
 def _partial(node: Any) -> Any:
     """A schema in which nothing is required and any plain value may be a reference."""
     if isinstance(node, list):
-        return [_partial(each) for each in node]
+        return [_partial(member) for member in node]
     if not isinstance(node, dict):
         return node
     made = {key: _partial(value) for key, value in node.items() if key not in {"required", "discriminator", "default"}}

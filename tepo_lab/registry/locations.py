@@ -17,50 +17,24 @@ Kind = Literal["experiments", "sweeps", "reports"]
 #: A user's own registry: a folder that holds any of experiments/, sweeps/ and reports/.
 REGISTRY_VARIABLE = "TEPO_LAB_REGISTRY"
 
-#: A configuration file is written by hand; one larger than this is something else.
+#: Limits on a YAML text, against files that are something else and aliases that repeat each other.
 MAX_YAML_BYTES = 1_000_000
-
-#: More values than a file of that size holds without aliases.
-MAX_VALUES = 1_000_000
-
-#: Python itself goes no deeper than 1,000.
-MAX_DEPTH = 1_000
+MAX_YAML_VALUES = 1_000_000
+MAX_YAML_DEPTH = 1_000
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML 1.2 where 1.1 surprises: 5e-7 is a number, only true and false are truth values, and no key stands twice."""
+    """The safe loader of YAML 1.1 with the surprises removed: 5e-7 is a number, `off` and 2026-01-01 are text, and a
+    key that stands twice is refused."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            if key.tag == _MERGE:
-                raise _problem("merge keys (<<) are not read; write the keys out", key.start_mark)
-            value = self.construct_object(key, deep=True)
-            if not isinstance(value, str | int | float | bool | None):
-                raise _problem("a key must be plain text", key.start_mark)
-            if value in seen:
-                raise _problem(f"the key {value!r} stands twice", key.start_mark)
-            seen.add(value)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                raise _error(f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add((key.tag, key.value))
         values: dict[Any, Any] = super().construct_mapping(node, deep)
         return values
-
-    def construct_undefined(self, node: yaml.Node) -> Any:
-        raise _problem(f"the tag {node.tag!r} is not read; write a plain value", node.start_mark)
-
-
-_MERGE = "tag:yaml.org,2002:merge"
-
-
-def _problem(problem: str, mark: yaml.Mark | None = None) -> yaml.MarkedYAMLError:
-    return yaml.constructor.ConstructorError(problem=problem, problem_mark=mark)
-
-
-#: Kinds of values that a configuration has; sets, dates and bytes are none of them.
-_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
-_Loader.yaml_constructors = {
-    **{f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.yaml_constructors[f"tag:yaml.org,2002:{kind}"] for kind in _KINDS},
-    None: _Loader.construct_undefined,
-}
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -73,6 +47,10 @@ _Loader.add_implicit_resolver(
     re.compile(r"[-+]?(\d[\d_]*\.[\d_]*([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*([eE][-+]?\d+)?|\.(inf|nan))"),
     list("-+0123456789."),
 )
+
+
+def _error(problem: str, mark: yaml.Mark | None = None) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(problem=problem, problem_mark=mark)
 
 
 @cache
@@ -121,76 +99,53 @@ def find_named(kind: Kind, name: str, group: str = "", *, where: str) -> Path:
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain values from YAML. Raises `yaml.YAMLError`, also for aliases that make a small text hold very much."""
-    try:
-        _check_depth(text)
-        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader: plain values only
-        count = _count(values, {})
-    except RecursionError:
-        raise _problem("nested too deeply, or an alias stands within its own anchor") from None
-    except ValueError as error:
-        raise _problem(str(error).partition(";")[0]) from None
-    if count > MAX_VALUES:
-        raise _problem(f"its aliases stand for {count:,} values; write them out")
-    return values
-
-
-def _check_depth(text: str) -> None:
-    """Raise `RecursionError` for a text nested so deeply that the C parser would run out of stack."""
-    if len(text) <= MAX_DEPTH:
-        return
+    """Plain values from YAML: mappings, lists, text, numbers, true, false and null. Raises `yaml.YAMLError`."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    # The C parser would run out of stack. A text without so many characters cannot nest so deeply.
+    for event in yaml.parse(text, Loader=_Loader) if len(text) > MAX_YAML_DEPTH else ():
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise RecursionError
-
-
-def _count(node: Any, known: dict[int, int]) -> int:
-    """Values in a tree, those of an alias at each of its places; each is looked at once."""
-    if not isinstance(node, dict | list):
-        return 1
-    if id(node) not in known:
-        members = node.values() if isinstance(node, dict) else node
-        known[id(node)] = 1 + sum(_count(each, known) for each in members)
-    return known[id(node)]
+        if depth > MAX_YAML_DEPTH:
+            raise _error("nested too deeply")
+    try:
+        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader: plain values only
+    except RecursionError:
+        raise _error("nested too deeply") from None
+    except ValueError as error:
+        raise _error(str(error).partition(";")[0]) from None
+    pending, count = [values], 0
+    while pending:
+        node = pending.pop()
+        count += 1
+        if count > MAX_YAML_VALUES:
+            raise _error(f"its aliases stand for more than {MAX_YAML_VALUES:,} values; write them out")
+        if isinstance(node, dict):
+            pending += [*node, *node.values()]
+        elif isinstance(node, list):
+            pending += node
+        elif not isinstance(node, str | int | float | bool | None):
+            raise _error(f"a value is of the kind {type(node).__name__}; write text, numbers, lists or mappings")
+    return values
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises `ConfigError` that names the file and, for bad syntax, the line."""
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: not a file; name a YAML file.")
         if path.stat().st_size > MAX_YAML_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_YAML_BYTES} bytes, which no configuration file is.")
-        if not path.is_file():
-            raise FileNotFoundError if not path.exists() else IsADirectoryError("not a file")
         values = parse_yaml(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file.") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: not UTF-8 text (at byte {error.start}); save it as UTF-8."
-        ) from None
+        raise ConfigError(f"{path}: not UTF-8 text (at byte {error.start}); save it as UTF-8.") from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{path}: cannot be read ({reason}); name a YAML file.") from None
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        raise ConfigError(f"{path}: {reason}; name a YAML file.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}{_place(error)}: not YAML: {_reason(error)}.") from None
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or str(error)
+        hint = " (tabs cannot indent; quote text that begins with a sign)" if "start any token" in reason else ""
+        raise ConfigError(f"{path}{line}: not YAML: {' '.join(reason.split())}{hint}.") from None
     if not isinstance(values, dict):
-        what = {list: "a list", type(None): "an empty file"}.get(type(values), "a single value")
-        raise ConfigError(f"{path}: must hold a mapping (key: value), not {what}.")
+        raise ConfigError(f"{path}: must hold a mapping (key: value), not {type(values).__name__}.")
     return values
-
-
-def _place(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-
-
-def _reason(error: yaml.YAMLError) -> str:
-    """What is wrong, in one phrase; a mistake of the reader's has other words than one of the parser's."""
-    if isinstance(error, yaml.reader.ReaderError):
-        return f"at position {error.position} stands a character that text cannot have"
-    problem = getattr(error, "problem", None) or "cannot be parsed"
-    if "cannot start any token" in problem:
-        return f"{problem} (tabs cannot indent; quote text that begins with a sign)"
-    return str(problem).removeprefix("but ")

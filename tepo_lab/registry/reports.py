@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tepo_lab.errors import ConfigError, nearest
-from tepo_lab.registry.expand import PlannedRun, Variant, base_run, is_path, load_sweep, planned, variants
+from tepo_lab.registry.expand import PlannedRun, base_run, is_path, load_sweep, planned, variants
 from tepo_lab.registry.locations import find, find_named, names, package_root, parse_yaml, read_yaml
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.figure import FigureReport
@@ -25,8 +25,8 @@ _STEPS = ("trainer.steps=", "steps=")
 class ReportRow:
     """A row that a report asks for: one arm (at one point of its sweep) in one panel.
 
-    `seeds` are those expected; when empty, whichever are found are taken. `steps` is where it is to be read, nowhere
-    else when `exact`, for its panel names them. A row that is `extra` is shown only where the home has its runs.
+    `seeds` are those expected; when empty, all that the home has are taken. `steps` is where the row is read: nowhere
+    else when `exact`, because its panel names them. An `extra` row is shown only where the home has its runs.
     `published` is its name among the published rows.
     """
 
@@ -42,35 +42,43 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class ResolvedReport:
-    """A report's rows for one profile. `steps` is where those whose panel names no steps are read: nowhere else when
-    `told`, for an override says so."""
+    """A report's rows for one profile.
+
+    `steps` is where rows whose panel names no steps are read: nowhere else when `steps_overridden`.
+    """
 
     report: Report
     profile: str
     rows: tuple[ReportRow, ...]
     base: PlannedRun
     steps: int
-    told: bool = False
+    steps_overridden: bool = False
 
 
 def load_report(name: str) -> Report:
     """A report by name, by the path of a YAML file, or made from a sweep of that name.
 
-    A file that says what to `draw` is a `FigureReport`.
+    A file with the key `draw` is a `FigureReport`.
     Raises `ConfigError` for an unknown name (with the nearest), a wrong key, type or value.
     """
-    figures = names("reports", FIGURES)
-    if is_path(name) or name in names("reports") or name in figures:
+    tables, figures, sweeps = names("reports"), names("reports", FIGURES), names("sweeps")
+    if is_path(name) or name in tables or name in figures:
         path = Path(name) if is_path(name) else find("reports", name, FIGURES if name in figures else "")
         values = read_yaml(path)
         if is_path(name) and "panels" not in values and values.keys() & {"arms", "parts"}:
-            return report_of(load_sweep(name)[0], sweep_name=name)
+            return _report_of(load_sweep(name)[0], name)
         report = validate(FigureReport if "draw" in values else Report, values | {"name": path.stem}, where=str(path))
         _check_names(report, str(path))
         return report
-    if name in names("sweeps"):
-        return report_of(load_sweep(name)[0], sweep_name=name)
-    raise ConfigError(f"unknown report {name!r}.{nearest(name, [*names('reports'), *figures, *names('sweeps')])}")
+    if name in sweeps:
+        return _report_of(load_sweep(name)[0], name)
+    raise ConfigError(f"unknown report {name!r}.{nearest(name, [*tables, *figures, *sweeps])}")
+
+
+def _report_of(sweep: Sweep, name: str) -> Report:
+    """The table of a sweep that no report names: one panel with its arms."""
+    panel = Panel(title=sweep.title, sweep=name)
+    return Report(name=sweep.name, title=sweep.title, profile=sweep.profiles, panels={sweep.name: panel})
 
 
 def _check_names(report: Report, where: str) -> None:
@@ -81,40 +89,26 @@ def _check_names(report: Report, where: str) -> None:
     if report.published is not None and report.published not in published:
         name = report.published
         raise ConfigError(f"{where}: published: unknown table {name!r}.{nearest(name, published)}")
-    for panel_name, panel in _chosen_panels(report, ()):
+    for panel_name, panel in report.all_panels.items():
         place = f"{where}: {_place(panel_name)}"
         if not is_path(panel.sweep):
             find_named("sweeps", panel.sweep, where=place)
-        _check_arms(place, panel, load_sweep(panel.sweep)[0])
+        _check_arms(place, panel)
 
 
 def _place(panel: str | None) -> str:
     return "head, the rows above all panels" if panel is None else f"panel {panel!r}"
 
 
-def _check_arms(place: str, panel: Panel, sweep: Sweep) -> None:
+def _check_arms(place: str, panel: Panel) -> None:
     """Raise `ConfigError` for a row or a label of an arm that the panel's sweep does not have."""
+    sweep = load_sweep(panel.sweep)[0]
     for name in (*(panel.arms or ()), *panel.extra):
         if name not in sweep.all_arms:
             raise ConfigError(f"{place}: sweep {sweep.name} has no arm {name!r}.{nearest(name, sweep.all_arms)}")
     for name in panel.labels:
         if name not in sweep.all_arms:
             raise ConfigError(f"{place}: labels: no row is of arm {name!r}.{nearest(name, sweep.all_arms)}")
-
-
-def report_of(sweep: Sweep, *, sweep_name: str) -> Report:
-    """The table of a sweep that no report names: one panel with its arms."""
-    panel = Panel(title=sweep.title, sweep=sweep_name)
-    return Report(name=sweep.name, title=sweep.title, profile=sweep.profiles, panels={sweep.name: panel})
-
-
-def panel_fed_by(sweep: Sweep) -> tuple[str, str] | None:
-    """(report, panel) that shows a sweep, from the reports it feeds; None when none has a panel of it."""
-    for name in sweep.feeds:
-        for panel, content in load_report(name).panels.items():
-            if content.sweep == sweep.name:
-                return name, panel
-    return None
 
 
 def shown_by(name: str, sweep: Sweep) -> tuple[str, list[str]]:
@@ -126,8 +120,11 @@ def shown_by(name: str, sweep: Sweep) -> tuple[str, list[str]]:
         return name, []
     if sweep.name in sweep.feeds:
         return sweep.name, []
-    fed = panel_fed_by(sweep)
-    return (fed[0], [fed[1]]) if fed else (name, [])
+    for report in sweep.feeds:
+        for panel, content in load_report(report).panels.items():
+            if content.sweep == sweep.name:
+                return report, [panel]
+    return name, []
 
 
 def profiles_asked(overrides: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -161,47 +158,39 @@ def resolve_report(
     Args: `expect_seeds`: every row expects the seeds that its sweep names, as after running it.
     Raises `ConfigError` for an unknown panel or profile, or an override that fits no run.
     """
+    for name in panels:
+        if name not in report.panels:
+            raise ConfigError(f"report {report.name!r} has no panel {name!r}.{nearest(name, report.panels)}")
     profile = profile or own_profiles(report, overrides)[0]
-    chosen = _chosen_panels(report, panels)
+    chosen = {name: panel for name, panel in report.all_panels.items() if not panels or name in panels}
     expect = expect_seeds or any(text.startswith("seeds=") for text in overrides)
     given = [*(text for text in overrides if not text.startswith("profile=")), f"profile={profile}"]
-    rows = [row for name, panel in chosen for row in _rows(name, panel, profile, given, expect)]
+    rows = [row for name, panel in chosen.items() for row in _rows(name, panel, profile, given, expect)]
     if panels and report.head is not None:
         # What stands above all panels is what their rows are compared with.
         shown = {row.run.family for row in rows}
         above = _rows(None, report.head, profile, given, expect)
         rows = [*(replace(row, extra=True) for row in above if row.run.family not in shown), *rows]
-    told = any(text.startswith(_STEPS) for text in given)
-    if told:
+    steps_overridden = any(text.startswith(_STEPS) for text in given)
+    if steps_overridden:
         rows = once(rows, lambda row: row.exact)
-    sweep, rest = load_sweep(chosen[0][1].sweep, given)
+    sweep, rest = load_sweep(next(iter(chosen.values())).sweep, given)
     base = planned(base_run(sweep, profile, rest))
     # The table has one number of steps besides those that panels name: the furthest that any of its rows goes to.
     steps = max((row.steps for row in rows if not row.exact), default=0)
-    return ResolvedReport(report, profile, tuple(rows), base, steps, told)
+    return ResolvedReport(report, profile, tuple(rows), base, steps, steps_overridden)
 
 
 def once(rows: Iterable[ReportRow], which: Callable[[ReportRow], bool]) -> list[ReportRow]:
     """The rows without those `which` repeat an earlier row: the same runs and seeds, read at another panel's steps."""
-    kept: list[ReportRow] = []
+    distinct: list[ReportRow] = []
     seen: set[tuple[str, tuple[int, ...]]] = set()
     for row in rows:
         key = row.run.family, row.seeds
-        if which(row) and key in seen:
-            continue
+        if not (which(row) and key in seen):
+            distinct.append(row)
         seen.add(key)
-        kept.append(row)
-    return kept
-
-
-def _chosen_panels(report: Report, panels: Sequence[str]) -> list[tuple[str | None, Panel]]:
-    """Panels with their names, the rows above them first where all are asked for."""
-    for name in panels:
-        if name not in report.panels:
-            raise ConfigError(f"report {report.name!r} has no panel {name!r}.{nearest(name, report.panels)}")
-    if panels:
-        return [(name, panel) for name, panel in report.panels.items() if name in panels]
-    return [*([(None, report.head)] if report.head is not None else []), *report.panels.items()]
+    return distinct
 
 
 def _rows(
@@ -209,8 +198,8 @@ def _rows(
 ) -> Iterator[ReportRow]:
     sweep, rest = load_sweep(panel.sweep, overrides)
     wanted = [*(panel.arms or (arm for arm in sweep.all_arms if arm not in panel.extra)), *panel.extra]
-    # Overrides may take arms out of a sweep; the labels of those stand for nothing then, but their rows would be empty.
-    _check_arms(_place(name), panel, load_sweep(panel.sweep)[0])
+    # Checked without overrides: a label of an arm that they take out is no error, but a row of it would be empty.
+    _check_arms(_place(name), panel)
     if left_out := [arm for arm in wanted if arm not in sweep.all_arms]:
         by = " ".join(text for text in overrides if text.startswith(("arms=", "parts=")))
         raise ConfigError(
@@ -218,40 +207,27 @@ def _rows(
             "was run (tepo-lab report SWEEP)."
         )
     own_steps = panel.steps is None or any(text.startswith(_STEPS) for text in overrides)
-    paper_labels = _labels_of_reports(sweep)
-    found = [each for each in variants(sweep, profile, rest) if each.spec.arm.trained and each.spec.arm.name in wanted]
-    for each in sorted(found, key=lambda each: wanted.index(each.spec.arm.name)):
-        arm = each.spec.arm
+    # Figures and tables of the sweep itself call its arms as the tables that it feeds do.
+    labels: dict[str, str] = {}
+    for report in map(load_report, sweep.feeds):
+        for fed in (*report.panels.values(), report.head):
+            labels |= fed.labels if fed is not None else {}
+    selected = "" if sweep.search is None else f" (exploratory, selected on {sweep.search.metric})"
+    chosen = [variant for variant in variants(sweep, profile, rest) if variant.run.spec.arm.name in wanted]
+    for variant in sorted(chosen, key=lambda variant: wanted.index(variant.run.spec.arm.name)):
+        arm, steps = variant.run.spec.arm, variant.run.spec.steps
+        if not arm.trained:
+            continue
+        # An arm at a point of an axis, or that its part calls something else, is not the paper's row.
+        is_own = bool(arm.point) or arm.name in variant.part.labels
+        label = panel.labels.get(arm.name) or (arm.label if is_own else labels.get(arm.name, arm.label))
         yield ReportRow(
             panel=name,
-            label=(panel.labels.get(arm.name) or _label(each, paper_labels)) + _selected(sweep),
-            run=planned(each.spec),
-            seeds=panel.seeds or ((each.part.seeds or ()) if expect_seeds else ()),
-            steps=each.spec.steps if own_steps or panel.steps is None else panel.steps,
+            label=label + selected,
+            run=variant.run,
+            seeds=panel.seeds or ((variant.part.seeds or ()) if expect_seeds else ()),
+            steps=steps if own_steps or panel.steps is None else panel.steps,
             exact=panel.steps is not None,
             extra=arm.name in panel.extra,
             published=arm.name + panel.published,
         )
-
-
-def _labels_of_reports(sweep: Sweep) -> dict[str, str]:
-    """What the tables that a sweep feeds call its arms: figures and tables of the sweep itself call them the same."""
-    panels = (panel for name in sweep.feeds for panel in _panels_of(load_report(name)))
-    return {arm: label for panel in panels for arm, label in panel.labels.items()}
-
-
-def _panels_of(report: Report) -> Iterator[Panel]:
-    yield from report.panels.values()
-    if report.head is not None:
-        yield report.head
-
-
-def _label(each: Variant, paper_labels: Mapping[str, str]) -> str:
-    # An arm at a point of an axis, or that its part calls something else, is not the paper's row.
-    own = each.spec.arm
-    return own.label if own.point or own.name in each.part.labels else paper_labels.get(own.name, own.label)
-
-
-def _selected(sweep: Sweep) -> str:
-    """What a row of an exploratory sweep says of itself."""
-    return "" if sweep.search is None else f" (exploratory, selected on {sweep.search.metric})"

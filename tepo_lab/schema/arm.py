@@ -14,7 +14,7 @@ from tepo_lab.schema.profile import not_too_long
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
-class Source(Strict):
+class ValueSource(Strict):
     """Where a value comes from: a paper with its place, or a reason of our own."""
 
     paper: str | None = None
@@ -23,13 +23,13 @@ class Source(Strict):
     chosen: str | None = Field(default=None, description="why, when the paper does not give the value")
 
     @model_validator(mode="after")
-    def _says_something(self) -> Source:
+    def _is_complete(self) -> ValueSource:
         if not self.chosen and not (self.paper and self.where and self.says):
             raise ValueError("give paper, where and says; or chosen, with the reason")
         return self
 
 
-def source_of(sources: Mapping[str, Source], key: str) -> Source | None:
+def source_of(sources: Mapping[str, ValueSource], key: str) -> ValueSource | None:
     """The source of a dotted key: its own, else that of the nearest key above it."""
     while key:
         if key in sources:
@@ -45,7 +45,7 @@ class ArmInfo(Strict):
     label: str
     parent: str | None = None
     varies: tuple[str, ...] = Field(default=(), description="dotted keys in which the arm may differ from its parent")
-    sources: dict[str, Source] = Field(default={})
+    sources: dict[str, ValueSource] = Field(default={})
     trained: bool = True
     note: str | None = None
     point: dict[str, Any] = Field(default={}, description="values that a sweep's axes set, by dotted key")

@@ -1,44 +1,35 @@
-"""What every configuration model shares: unknown keys are refused and values do not change after validation."""
+"""The base class of configuration models, their number types, and validation with messages for users."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tepo_lab.errors import ConfigError, nearest
 
 M = TypeVar("M", bound="Strict")
 
-#: What a value must be, by pydantic's name of the fault; braces hold the fault's own figures.
-_WANTED = {
+#: What a value must be, by pydantic's error type or its first word, where pydantic's own message is for programmers.
+_EXPECTED = {
     "int": "must be a whole number",
     "float": "must be a number",
-    "finite_number": "must be a finite number",
     "bool": "must be true or false",
-    "string": "must be text",
-    "tuple": "must be a list, such as {example}",
-    "list": "must be a list, such as {example}",
+    "string_type": "must be text",
+    "string_pattern_mismatch": "must have letters, digits, '_', '-' and '.' only, and no sign first",
+    "tuple": "must be a list [...]",
+    "list": "must be a list [...]",
     "dict": "must be a mapping (key: value)",
     "model": "must be a mapping (key: value)",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
     "too_short": "must not be empty",
-    "too_long": "must have no more than {max_length} entries",
-    "string_too_short": "must have {min_length} characters or more",
-    "string_pattern_mismatch": "must be a plain name: letters, digits, '_', '-' and '.', the first no sign",
-    "literal_error": "must be {expected}",
+    "union_tag_not_found": "must have the key {discriminator}",
     "union_tag_invalid": "{discriminator} must be {expected_tags}, not '{tag}'",
-    "union_tag_not_found": "must say its {discriminator}",
-    "value_error": "{error}",
 }
 
-#: Longest part of a wrong value that is repeated to whoever wrote it.
-_SHOWN = 60
+#: Longest part of a wrong value that a message repeats.
+_LONGEST_VALUE = 60
 
 
 class Strict(BaseModel):
@@ -47,14 +38,40 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
-def _no_truth_value(value: Any) -> Any:
+def _no_boolean(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
 
 
 #: For numbers: pydantic alone would read true as 1.
-NUMBER = BeforeValidator(_no_truth_value)
+NUMBER = BeforeValidator(_no_boolean)
+
+PositiveInt = Annotated[int, Field(gt=0, le=10**12), NUMBER]
+NonNegativeInt = Annotated[int, Field(ge=0, le=10**12), NUMBER]
+PositiveFloat = Annotated[float, Field(gt=0), NUMBER]
+NonNegativeFloat = Annotated[float, Field(ge=0), NUMBER]
+
+
+def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """The values as they are. Raises `ValueError` when one stands twice."""
+    repeated = [value for value, count in Counter(map(str, values or ())).items() if count > 1]
+    if repeated:
+        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
+        raise ValueError(f"{', '.join(repeated[:5])}{more} stands more than once")
+    return values
+
+
+#: For tuples in which no value may stand twice.
+DISTINCT = AfterValidator(distinct)
+
+#: Names of profiles, written as one name or as a list.
+ProfileNames = Annotated[
+    tuple[str, ...],
+    Field(min_length=1, description="a name or a list"),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    DISTINCT,
+]
 
 
 def validate(model: type[M], values: Any, *, where: str, arguments: Mapping[str, str] | None = None) -> M:
@@ -62,118 +79,69 @@ def validate(model: type[M], values: Any, *, where: str, arguments: Mapping[str,
 
     Args: `where` names the file or the arm that the values came from; `arguments` are the top-level keys that came from
     the command line instead, each with the argument that set it.
-    Raises `ConfigError` with the first fault: its key, what is wrong, and the nearest right name.
+    Raises `ConfigError` with the first error: its key, what is wrong, and the nearest right name.
     """
     try:
         return model.model_validate(values)
-    except ValidationError as error:
-        fault = _first_fault(error)
-        argument = (arguments or {}).get(str(fault["loc"][0]) if fault["loc"] else "")
-        raise ConfigError(f"{argument or where}: {_told(model, fault, values, is_argument=bool(argument))}") from None
+    except ValidationError as invalid:
+        errors = invalid.errors()
+        # An unknown key explains most other errors (a required key misspelt), so it is reported first.
+        error = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+        location = error["loc"]
+        place = (arguments or {}).get(str(location[0]) if location else "", where)
+        keys = _keys(location, values)
+        key = ".".join(keys)
+        if error["type"] == "extra_forbidden":
+            message = f"unknown key {key!r}.{nearest(keys[-1], _known_keys(model, location[:-1]))}"
+        elif error["type"] == "missing":
+            message = f"key {key!r} is missing."
+        else:
+            message = (f"{key!r}: " if key else "") + _message(error)
+        raise ConfigError(f"{place}: {message}") from None
 
 
-def _first_fault(error: ValidationError) -> Any:
-    faults = error.errors()
-    # An unknown key explains most other faults (a required key misspelt), so it is told first.
-    return next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
+def _message(error: Any) -> str:
+    """What is wrong with a value, what was given, and the nearest of the values that are allowed."""
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    expected = _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0])
+    message = expected.format_map(context) if expected else error["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should be", "must be").replace("greater than or equal to", "at least")
+    message = message.replace("less than or equal to", "at most")
+    if kind in ("value_error", "union_tag_invalid", "too_short") or isinstance(given, dict | list):
+        return f"{message}."
+    shown = repr(given) if len(repr(given)) <= _LONGEST_VALUE else f"{repr(given)[:_LONGEST_VALUE]}..."
+    allowed = [word.strip("'") for word in context.get("expected", "").replace(" or ", ", ").split(", ")]
+    hint = nearest(str(given), allowed) if kind == "literal_error" else ""
+    return f"{message} (got {shown})." + (hint if "Did you mean" in hint else "")
 
 
-def _told(model: type[BaseModel], fault: Any, values: Any, *, is_argument: bool) -> str:
-    location = _without_tags(fault["loc"], values)
-    key = ".".join(location)
-    if fault["type"] == "extra_forbidden":
-        known = _fields_at(model, list(fault["loc"][:-1]))
-        return f"unknown key {key!r}.{nearest(location[-1], known)}"
-    if fault["type"] == "missing":
-        if isinstance(fault["loc"][-1], int):
-            return f"{'.'.join(location[:-1])!r}: must have at least {fault['loc'][-1] + 1} entries."
-        return f"key {key!r} is missing."
-    is_whole = is_argument and len(location) == 1
-    place = f"{key!r}: " if key and not is_whole else ""
-    message = _message(fault, f"{key}=" if is_whole else "", _members_key(model, fault["loc"]))
-    return f"{place}{message}" + ("" if message.endswith("?") else ".")
+def _keys(location: Sequence[str | int], values: Any) -> list[str]:
+    """An error's location as keys of the file: without the tags of unions, which pydantic puts between them."""
+    keys = []
+    for part in location[:-1]:
+        inside = values if isinstance(values, dict) else range(len(values)) if isinstance(values, list | tuple) else ()
+        if part in inside:
+            keys.append(str(part))
+            values = values[part]
+    return keys + [str(part) for part in location[-1:] if not str(part).startswith("tag:")]
 
 
-def _message(fault: Any, assigned: str, members_key: str | None) -> str:
-    """What is wrong with a value.
-
-    Args: `assigned` stands before an example of a right one, `members_key` in one where mappings are wanted.
-    """
-    given, kind = fault.get("input"), fault["type"]
-    wanted = _WANTED.get(kind) or _WANTED.get(kind.partition("_")[0])
-    if wanted is None or kind == "value_error":
-        message = fault["msg"].removeprefix("Value error, ")
-    else:
-        member = f'{{{members_key}: "{given}"}}' if members_key and isinstance(given, str) else given
-        example = f"{assigned}[{member}]" if isinstance(given, str | int) and given != "" else f"{assigned}[...]"
-        figures = {key: f"{each:g}" if isinstance(each, float) else each for key, each in fault.get("ctx", {}).items()}
-        message = wanted.format_map({"example": example} | figures)
-        if member != given and kind.startswith("model"):
-            message = f"must be a mapping, such as {member}"
-    if kind in ("value_error", "union_tag_invalid", "too_short", "string_too_short") or isinstance(given, dict | list):
-        return str(message)
-    shown = repr(given) if len(repr(given)) <= _SHOWN else f"{repr(given)[:_SHOWN]}..."
-    choices = re.findall(r"'([^']*)'", message) if kind == "literal_error" else []
-    meant = nearest(str(given), choices) if choices else ""
-    return f"{message} (got {shown})" + (f".{meant}" if "Did you mean" in meant else "")
-
-
-def _without_tags(location: Sequence[str | int], values: Any) -> list[str]:
-    """The location as the file's keys: pydantic puts the tag of a discriminated union in between."""
-    kept = []
-    for place, part in enumerate(location):
-        is_last = place == len(location) - 1
-        if str(part).startswith("tag:") or (isinstance(values, dict) and part not in values and not is_last):
-            continue
-        kept.append(str(part))
-        values = None if is_last or not isinstance(values, dict | list) else _member(values, part)
-    return kept
-
-
-def _member(values: Any, part: str | int) -> Any:
-    return values[part]
-
-
-def _members_key(model: type[BaseModel], location: Sequence[str | int]) -> str | None:
-    """The one key that each mapping at a location must have; None where there are none, or they must have several."""
-    place = list(location)
-    while place and isinstance(place[-1], int):
-        place.pop()
-    if not place:
-        return None
-    fields = [each.model_fields.get(str(place[-1])) for each in _models_at(model, place[:-1])]
-    found = [each for field in fields if field is not None for each in _models_in(field.annotation)]
-    needed = {field.alias or key for each in found for key, field in each.model_fields.items() if field.is_required()}
-    return needed.pop() if len(needed) == 1 else None
-
-
-def _fields_at(model: Any, location: list[Any]) -> set[str]:
-    """Keys that a location's model knows (of a union, those of the member that is meant)."""
-    return {field.alias or name for each in _models_at(model, location) for name, field in each.model_fields.items()}
-
-
-def _models_at(model: Any, location: list[Any]) -> list[type[BaseModel]]:
+def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> set[str]:
+    """The keys of the model at a location; of a union, those of the member whose tag the location names."""
     models = _models_in(model)
     for part in location:
-        following: list[type[BaseModel]] = []
-        for each in models:
-            field = each.model_fields.get(str(part))
-            if field is not None:
-                following += _models_in(field.annotation)
-        # A mapping's key or a union's tag is part of the location without being a field.
-        models = following or [each for each in models if _has_tag(each, part)] or models
-    return models
+        fields = [each.model_fields[str(part)] for each in models if str(part) in each.model_fields]
+        tagged = [each for each in models if any(part in _literals(field) for field in each.model_fields.values())]
+        # A mapping's key and a list's number are parts of a location without being fields.
+        models = [inner for field in fields for inner in _models_in(field.annotation)] or tagged or models
+    return {field.alias or name for each in models for name, field in each.model_fields.items()}
 
 
-def _has_tag(model: type[BaseModel], tag: Any) -> bool:
-    annotations = [field.annotation for field in model.model_fields.values()]
-    return any(get_origin(each) is Literal and tag in get_args(each) for each in annotations)
+def _literals(field: Any) -> tuple[Any, ...]:
+    return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    found: list[type[BaseModel]] = []
-    for argument in getattr(annotation, "__args__", ()):
-        found += _models_in(argument)
-    return found
+    return [model for argument in getattr(annotation, "__args__", ()) for model in _models_in(argument)]

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tepo_lab.schema.base import NUMBER, Strict
-from tepo_lab.schema.objective import NonNegative, Positive
+from tepo_lab.schema.base import NUMBER, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Strict
 
 #: Longest name: a run's folder is called ARM-PROFILE-sSEED-ID, and a file system takes 255 bytes.
 LONGEST_NAME = 100
@@ -32,8 +31,6 @@ _PACKAGE = "package:"
 #: More training steps than any run takes; a number beyond is a slip.
 MAX_STEPS = 1_000_000
 
-Count = Annotated[int, Field(gt=0, le=10**12), NUMBER]
-OrNone = Annotated[int, Field(ge=0, le=10**12), NUMBER]
 Steps = Annotated[int, Field(gt=0, le=MAX_STEPS), NUMBER]
 Seed = Annotated[int, Field(ge=0, lt=2**32), NUMBER]
 
@@ -50,14 +47,14 @@ class Origin(Strict):
 class Sizes(Strict):
     """A model's sizes as its config.json has them, for memory estimates where that file is not at hand."""
 
-    parameters: Count
-    layers: Count
-    hidden_size: Count
-    intermediate_size: Count
-    heads: Count
-    kv_heads: Count
-    head_dim: Count
-    vocabulary: Count
+    parameters: PositiveInt
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    vocabulary: PositiveInt
 
 
 class ModelSpec(Strict):
@@ -118,9 +115,9 @@ class ChainData(Strict):
 
     kind: Literal["chain"]
     split: Literal["train", "validation", "test"] = "train"
-    terms: tuple[Count, ...] = Field(min_length=1, description="numbers of terms K, drawn uniformly")
+    terms: tuple[PositiveInt, ...] = Field(min_length=1, description="numbers of terms K, drawn uniformly")
     operators: tuple[Literal["+-", "+-*"], ...] = Field(default=("+-*",), min_length=1)
-    times_share: Positive = Field(default=1.0, description="share of * relative to each other operator")
+    times_share: PositiveFloat = Field(default=1.0, description="share of * relative to each other operator")
     seed: Seed = 0
 
 
@@ -133,8 +130,8 @@ class DatasetData(Strict):
     subset: str | None = None
     split: str = "train"
     path: str | None = Field(default=None, description="file, or folder: of its files those named after the split")
-    skip: OrNone = Field(default=0, description="rows left out at the beginning")
-    take: Count | None = Field(default=None, description="rows taken after those; else all")
+    skip: NonNegativeInt = Field(default=0, description="rows left out at the beginning")
+    take: PositiveInt | None = Field(default=None, description="rows taken after those; else all")
     columns: Columns = Columns()
 
     @model_validator(mode="after")
@@ -178,8 +175,8 @@ class Benchmark(Strict):
     label: str
     data: Data
     problems: Annotated[int, Field(gt=0, le=100_000), NUMBER]
-    samples: Count = 1
-    temperature: NonNegative = 0.0
+    samples: PositiveInt = 1
+    temperature: NonNegativeFloat = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     prompt: PromptSpec | None = Field(default=None, description="the benchmark's own prompt; else the run's")
     grader: GraderKind | None = Field(
@@ -197,7 +194,7 @@ class Suite(Strict):
     """The benchmarks, in the order of the columns."""
 
     name: Name
-    max_new_tokens: Count
+    max_new_tokens: PositiveInt
     seed: Seed = 0
     benchmarks: dict[str, Benchmark] = Field(min_length=1)
 
@@ -206,12 +203,12 @@ class Rollout(Strict):
     """How responses are sampled in training."""
 
     engine: Literal["transformers", "vllm"] = "transformers"
-    temperature: Positive = 1.0
+    temperature: PositiveFloat = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    max_prompt_tokens: Count = 2048
-    max_new_tokens: Count
-    sequences_per_batch: Count = Field(default=512, description="sequences decoded at once")
-    max_sampler_mismatch: Positive = Field(
+    max_prompt_tokens: PositiveInt = 2048
+    max_new_tokens: PositiveInt
+    sequences_per_batch: PositiveInt = Field(default=512, description="sequences decoded at once")
+    max_sampler_mismatch: PositiveFloat = Field(
         default=0.05,
         description="mean difference in nats between the sampler's log-probabilities and the trainer's, beyond which "
         "the run says that it is suspect; 0.05 suits bfloat16, 0.001 float32",
@@ -225,25 +222,29 @@ class Trainer(Strict):
     """One reinforcement-learning step: rollout, reward, advantages, updates; and how many of them."""
 
     steps: Steps
-    prompts_per_step: Count = 64
+    prompts_per_step: PositiveInt = 64
     group_size: Annotated[int, Field(gt=1, le=100_000), NUMBER] = 8
-    mini_batch_prompts: Count = 16
-    epochs: Count = 1
+    mini_batch_prompts: PositiveInt = 16
+    epochs: PositiveInt = 1
     dynamic_sampling: Literal["drop", "refill", "off"] = "drop"
-    max_generation_batches: Count = 10
-    learning_rate: Positive
-    warmup_steps: OrNone = 0
+    max_generation_batches: PositiveInt = 10
+    learning_rate: PositiveFloat
+    warmup_steps: NonNegativeInt = 0
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    weight_decay: NonNegative = 0.0
-    max_grad_norm: Positive = 1.0
-    micro_batch_tokens: Count | None = Field(default=None, description="tokens (with padding) in one forward pass")
-    gradient_ratio_every: OrNone = Field(
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    micro_batch_tokens: PositiveInt | None = Field(
+        default=None, description="tokens (with padding) in one forward pass"
+    )
+    gradient_ratio_every: NonNegativeInt = Field(
         default=0, description="steps between penalty/policy gradient ratios; 0: never"
     )
-    tokens_every: OrNone = Field(default=0, description="steps between token files besides the last step's; 0: none")
-    checkpoint_every: Count = 5
-    keep_checkpoints: Count = 2
-    evaluate_at: tuple[OrNone, ...] = Field(default=(), description="steps besides the last to evaluate at")
+    tokens_every: NonNegativeInt = Field(
+        default=0, description="steps between token files besides the last step's; 0: none"
+    )
+    checkpoint_every: PositiveInt = 5
+    keep_checkpoints: PositiveInt = 2
+    evaluate_at: tuple[NonNegativeInt, ...] = Field(default=(), description="steps besides the last to evaluate at")
 
     @model_validator(mode="after")
     def _divides(self) -> Trainer:
@@ -258,21 +259,25 @@ class Trainer(Strict):
 class Resources(Strict):
     """What one run takes. `device: auto` is the GPU where the run has one, else the CPU."""
 
-    cpus: Positive = 1
-    gpus: NonNegative = 0
+    cpus: PositiveFloat = 1
+    gpus: NonNegativeFloat = 0
     threads: Annotated[int, Field(gt=0, le=1024), NUMBER] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    learners: Count = Field(
+    learners: PositiveInt = Field(
         default=1, description="processes that share a run's updates, each with its share of the GPUs"
     )
     placement: Literal["colocated", "separate"] = Field(
         default="colocated", description="whether the rollout engine works on the learners' GPUs or on others"
     )
-    gpu_memory_gb: Positive | None = Field(default=None, description="memory of one GPU, in 1e9 bytes; plans check it")
+    gpu_memory_gb: PositiveFloat | None = Field(
+        default=None, description="memory of one GPU, in 1e9 bytes; plans check it"
+    )
     sampler_memory_share: Annotated[float, Field(gt=0, lt=1), NUMBER] = Field(
         default=0.6, description="share of a GPU's memory that a colocated vLLM may plan with while it samples"
     )
-    max_retries: OrNone = Field(default=3, description="times a run is started again after a failure of the machine")
+    max_retries: NonNegativeInt = Field(
+        default=3, description="times a run is started again after a failure of the machine"
+    )
 
     @model_validator(mode="after")
     def _has_its_device(self) -> Resources:
@@ -289,9 +294,9 @@ class Resources(Strict):
 class Estimates(Strict):
     """Declared costs, used by the planner until finished runs give measured ones."""
 
-    seconds_per_step: Positive
-    evaluation_seconds: Positive
-    gpu_memory_gb: NonNegative = 0.0
+    seconds_per_step: PositiveFloat
+    evaluation_seconds: PositiveFloat
+    gpu_memory_gb: NonNegativeFloat = 0.0
 
 
 class ProfileInfo(Strict):
@@ -299,5 +304,5 @@ class ProfileInfo(Strict):
 
     name: Name
     label: str
-    tepo_kl_coef: NonNegative = Field(description="beta of the TEPO arms for this model")
+    tepo_kl_coef: NonNegativeFloat = Field(description="beta of the TEPO arms for this model")
     estimates: Estimates

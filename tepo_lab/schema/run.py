@@ -11,7 +11,6 @@ from tepo_lab.schema.arm import ArmInfo
 from tepo_lab.schema.base import Strict
 from tepo_lab.schema.objective import Objective
 from tepo_lab.schema.profile import (
-    Benchmark,
     ChainData,
     Data,
     ModelSpec,
@@ -26,18 +25,12 @@ from tepo_lab.schema.profile import (
 )
 
 #: Settings that say how far or how carefully a run goes, not what it is: they are no part of its identity.
-EXTENT = frozenset(
+TRAINER_EXTENT = frozenset(
     {
-        "steps",
-        "evaluate_at",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "gradient_ratio_every",
-        "tokens_every",
-        "micro_batch_tokens",
+        *("steps", "evaluate_at", "checkpoint_every", "keep_checkpoints"),
+        *("gradient_ratio_every", "tokens_every", "micro_batch_tokens"),
     }
 )
-
 MODEL_EXTENT = frozenset({"name", "gradient_checkpointing", "origin", "sizes"})
 ROLLOUT_EXTENT = frozenset({"sequences_per_batch", "max_sampler_mismatch"})
 
@@ -79,25 +72,32 @@ class RunSpec(Strict):
         suite = suite.model_copy(update={"benchmarks": benchmarks})
         return self.model_copy(update={"model": model, "data": _with_absolute_path(self.data), "suite": suite})
 
-    def science(self) -> dict[str, Any]:
+    def identity_fields(self) -> dict[str, Any]:
         """What the run's identity is a hash of, the seed left out.
 
-        Resources, names, labels, sources, places on disk and the extent (steps and cadences) are no part of it. A value
-        equal to its default is left out, so that a new optional key leaves the identity of earlier runs alone.
+        Resources, names, labels, sources, places on disk and the extent (steps and intervals) are no part of it. A
+        value equal to its default is left out, so that a new optional key leaves the identity of earlier runs alone.
         """
-        sections = {"model", "prompt", "suite"} | (
-            {"objective", "data", "rollout", "trainer"} if self.arm.trained else set()
-        )
-        kept = self.model_dump(mode="json", include=sections, exclude_defaults=True)
-        kept["model"] = _model_science(kept["model"])
-        kept["suite"].pop("name")
-        for name, benchmark in self.suite.benchmarks.items():
-            _reduce_to_science(kept["suite"]["benchmarks"][name], benchmark, self.prompt)
+        sections = {"model", "prompt", "suite"}
         if self.arm.trained:
-            kept["data"] = _data_science(kept["data"])
-            kept["rollout"] = {key: value for key, value in kept["rollout"].items() if key not in ROLLOUT_EXTENT}
-            kept["trainer"] = {key: value for key, value in kept["trainer"].items() if key not in EXTENT}
-        return kept
+            sections |= {"objective", "data", "rollout", "trainer"}
+        fields = self.model_dump(mode="json", include=sections, exclude_defaults=True)
+        fields["model"] = _model_identity(fields["model"])
+        fields["suite"].pop("name")
+        for name, benchmark in self.suite.benchmarks.items():
+            dumped = fields["suite"]["benchmarks"][name]
+            dumped.pop("label")
+            dumped["data"] = _data_identity(dumped["data"])
+            # Given or left out: the same prompts, graded alike.
+            if benchmark.prompt == self.prompt:
+                dumped.pop("prompt", None)
+            if benchmark.grader == usual_grader(benchmark.data):
+                dumped.pop("grader", None)
+        if self.arm.trained:
+            fields["data"] = _data_identity(fields["data"])
+            fields["rollout"] = {key: value for key, value in fields["rollout"].items() if key not in ROLLOUT_EXTENT}
+            fields["trainer"] = {key: value for key, value in fields["trainer"].items() if key not in TRAINER_EXTENT}
+        return fields
 
 
 def _absolute(path: str) -> str:
@@ -110,30 +110,19 @@ def _with_absolute_path(data: Data) -> Data:
     return data.model_copy(update={"path": _absolute(data.path)})
 
 
-def _model_science(model: dict[str, Any]) -> dict[str, Any]:
-    # Known weights are known by their hash, wherever they lie; how memory is saved changes no number that matters.
-    kept = {key: value for key, value in model.items() if key not in MODEL_EXTENT}
-    if "sha256" in kept:
-        return {key: value for key, value in kept.items() if key not in {"path", "revision"}}
-    if PurePath(kept["path"]).is_absolute() or kept["path"].startswith((".", "~")):
-        kept["path"] = PurePath(kept["path"]).name
-    return kept
+def _model_identity(model: dict[str, Any]) -> dict[str, Any]:
+    # Known weights are known by their hash, wherever they lie.
+    fields = {key: value for key, value in model.items() if key not in MODEL_EXTENT}
+    if "sha256" in fields:
+        return {key: value for key, value in fields.items() if key not in {"path", "revision"}}
+    if PurePath(fields["path"]).is_absolute() or fields["path"].startswith((".", "~")):
+        fields["path"] = PurePath(fields["path"]).name
+    return fields
 
 
-def _reduce_to_science(kept: dict[str, Any], benchmark: Benchmark, prompt: PromptSpec) -> None:
-    """Take from a benchmark's dumped values what changes none of its numbers."""
-    kept.pop("label")
-    kept["data"] = _data_science(kept["data"])
-    # Stated or not: the same questions, graded alike.
-    if benchmark.prompt == prompt:
-        kept.pop("prompt", None)
-    if benchmark.grader == usual_grader(benchmark.data):
-        kept.pop("grader", None)
-
-
-def _data_science(data: dict[str, Any]) -> dict[str, Any]:
-    # A local copy of a data set of the hub is that data set; a file of one's own is known by its name.
+def _data_identity(data: dict[str, Any]) -> dict[str, Any]:
+    # A local copy of a data set of the hub is that data set; a user's own file is known by its name.
     if "path" not in data:
         return data
-    kept = {key: value for key, value in data.items() if key != "path"}
-    return kept if "hub" in data else kept | {"path": PurePath(data["path"]).name}
+    fields = {key: value for key, value in data.items() if key != "path"}
+    return fields if "hub" in data else fields | {"path": PurePath(data["path"]).name}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 import re
-from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from tepo_lab.schema.base import NUMBER, Strict
-from tepo_lab.schema.profile import Benchmark, Count, Seed, Steps, not_too_long
+from tepo_lab.schema.base import DISTINCT, NUMBER, PositiveInt, ProfileNames, Strict
+from tepo_lab.schema.profile import Benchmark, Seed, Steps, not_too_long
 
 CONDITION = re.compile(
     r"\s*(?P<metric>[A-Za-z_][\w/.-]*)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*"
@@ -30,7 +31,7 @@ class StopRule(Strict):
     """Ends a run when a step metric stays beyond a limit for some steps running."""
 
     when: str = Field(description="'METRIC < NUMBER' (or <=, >, >=), or 'METRIC is not finite'; METRIC as a step's")
-    steps: Count = Field(default=1, alias="for", description="steps running that the condition must hold")
+    steps: PositiveInt = Field(default=1, alias="for", description="steps running that the condition must hold")
     outcome: Literal["collapsed"] = "collapsed"
 
     @field_validator("when")
@@ -82,66 +83,69 @@ class Draw(Strict):
             raise ValueError(f"loguniform: low ({self.loguniform[0]}) must be above 0")
         return self
 
-
-def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    """The values as they are. Raises `ValueError` when one stands twice."""
-    counts = Counter(str(value) for value in values or ())
-    repeated = [value for value, count in counts.items() if count > 1]
-    if repeated:
-        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
-        raise ValueError(f"{', '.join(repeated[:5])}{more} stands more than once")
-    return values
+    def values(self, key: str) -> list[Any]:
+        """The drawn values of the axis `key`: a function of its seed and key alone. Numbers have six digits."""
+        source = random.Random(f"{self.seed}/{key}")
+        shares = [source.random() for _ in range(self.samples)]
+        if self.choice is not None:
+            return [self.choice[int(share * len(self.choice))] for share in shares]
+        low, high = self.loguniform or self.uniform or (0.0, 0.0)
+        if self.loguniform:
+            drawn = [low * math.exp(share * math.log(high / low)) for share in shares]
+        else:
+            drawn = [low + share * (high - low) for share in shares]
+        return [float(f"{value:.6g}") for value in drawn]
 
 
 def _kind_of_axis(value: Any) -> str:
     return "tag:draw" if isinstance(value, dict | Draw) else "tag:list"
 
 
-Listed = Annotated[tuple[Any, ...], Field(min_length=1)]
+Listed = Annotated[tuple[Any, ...], Field(min_length=1), DISTINCT]
 Axis = Annotated[Annotated[Listed, Tag("tag:list")] | Annotated[Draw, Tag("tag:draw")], Discriminator(_kind_of_axis)]
 
 
-class Part(Strict):
+class SweepPart(Strict):
     """Arms with the values, seeds and steps they are run with.
 
     Points: every combination of the listed values of `axes` and of `points`; axes that are drawn are drawn together,
     so that they too make one list of points.
     """
 
-    arms: tuple[str, ...] = ()
-    seeds: tuple[Seed, ...] | None = Field(default=None, min_length=1, description="those of the sweep if left out")
+    arms: Annotated[tuple[str, ...], DISTINCT] = ()
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1), DISTINCT] | None = Field(
+        default=None, description="those of the sweep if left out"
+    )
     steps: Steps | None = Field(default=None, description="training steps; the profile's if left out")
     overrides: dict[str, Any] = Field(default={}, description="dotted config key -> value")
     axes: dict[str, Axis] = Field(default={}, description="dotted config key -> values, or a distribution")
     points: tuple[dict[str, Any], ...] = Field(default=(), description="values set together: dotted key -> value")
     labels: dict[str, str] = Field(default={}, description="arm -> what its runs are called here, when not its label")
 
-    @field_validator("arms", "seeds")
-    @classmethod
-    def _once(cls, values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        return distinct(values)
-
     @model_validator(mode="after")
-    def _listed_once(self) -> Part:
-        listed = {key: axis for key, axis in self.axes.items() if not isinstance(axis, Draw)}
-        for key, axis in listed.items():
-            try:
-                distinct(axis)
-            except ValueError as error:
-                raise ValueError(f"axes.{key}: {error}") from None
-        count = math.prod(map(len, listed.values())) * max(1, len(self.points))
+    def _check_axes(self) -> SweepPart:
+        listed = [len(axis) for axis in self.axes.values() if not isinstance(axis, Draw)]
+        count = math.prod(listed) * max(1, len(self.points))
         if count > MAX_POINTS:
             raise ValueError(
                 f"axes: {count:,} points, more than {MAX_POINTS:,}; leave values out, or draw some of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _drawn_together(self) -> Part:
         samples = {axis.samples for axis in self.axes.values() if isinstance(axis, Draw)}
         if len(samples) > 1:
             raise ValueError(f"axes: drawn axes are drawn together; give them the same samples, not {sorted(samples)}")
         return self
+
+    def all_points(self) -> list[dict[str, Any]]:
+        """The part's points in order, each a mapping of dotted keys to values.
+
+        Listed axes are crossed with each other, with the draws (drawn axes are drawn together) and with `points`. A
+        part without axes has one point, which sets nothing.
+        """
+        listed = {key: axis for key, axis in self.axes.items() if not isinstance(axis, Draw)}
+        drawn = {key: axis.values(key) for key, axis in self.axes.items() if isinstance(axis, Draw)}
+        grid = [dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values())]
+        draws = [dict(zip(drawn, values, strict=True)) for values in zip(*drawn.values(), strict=True)] or [{}]
+        return [{**a, **b, **c} for a in self.points or ({},) for b in grid for c in draws]
 
 
 class Search(Strict):
@@ -150,10 +154,10 @@ class Search(Strict):
     validation: dict[str, Benchmark] = Field(min_length=1, description="problems that no table reports")
     metric: str = Field(default="validation/average", description="validation/average, or validation/NAME of one set")
     mode: Literal["max", "min"] = "max"
-    every: Count = Field(default=5, description="training steps between validations")
+    every: PositiveInt = Field(default=5, description="training steps between validations")
     scheduler: Literal["asha", "none"] = "asha"
     algorithm: Literal["random", "grid"] = "random"
-    grace_steps: Count = Field(default=5, description="training steps that every point gets")
+    grace_steps: PositiveInt = Field(default=5, description="training steps that every point gets")
     reduction_factor: Annotated[int, Field(gt=1), NUMBER] = 3
 
     @model_validator(mode="after")
@@ -167,28 +171,18 @@ class Search(Strict):
         return self
 
 
-class Sweep(Part):
+class Sweep(SweepPart):
     """What to run. One seed of every arm before the second of any."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$"), AfterValidator(not_too_long)]
     title: str = Field(min_length=1)
-    profiles: tuple[str, ...] = Field(default=("nano",), alias="profile", min_length=1, description="a name or a list")
-    seeds: tuple[Seed, ...] = Field(default=(1,), min_length=1)
-    parts: tuple[Part, ...] = Field(default=(), description="further arms with seeds, steps or axes of their own")
+    profiles: ProfileNames = Field(default=("nano",), alias="profile")
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1), DISTINCT] = (1,)
+    parts: tuple[SweepPart, ...] = Field(default=(), description="further arms with seeds, steps or axes of their own")
     base: bool = Field(default=True, description="also evaluate the untrained model")
     stop: tuple[StopRule, ...] = ()
     search: Search | None = None
     feeds: tuple[str, ...] = Field(default=(), description="tables that show this sweep")
-
-    @field_validator("profiles", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("profiles")
-    @classmethod
-    def _profiles_once(cls, values: tuple[str, ...]) -> tuple[str, ...] | None:
-        return distinct(values)
 
     @model_validator(mode="after")
     def _complete(self) -> Sweep:
@@ -213,9 +207,9 @@ class Sweep(Part):
         return ", ".join(self.profiles)
 
     @property
-    def blocks(self) -> tuple[Part, ...]:
+    def blocks(self) -> tuple[SweepPart, ...]:
         """The sweep's own arms and its parts, each with its seeds, steps and overrides filled in."""
-        own = Part(arms=self.arms, axes=self.axes, points=self.points, labels=self.labels)
+        own = SweepPart(arms=self.arms, axes=self.axes, points=self.points, labels=self.labels)
         return tuple(
             part.model_copy(
                 update={

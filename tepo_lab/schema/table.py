@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from tepo_lab.schema.base import Strict
-from tepo_lab.schema.profile import Count, OrNone
+from tepo_lab.schema.base import NonNegativeInt, PositiveInt, ProfileNames, Strict, distinct
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -23,18 +21,15 @@ class Panel(Strict):
         default=(), description="arms of the sweep shown below, where the home has their runs"
     )
     labels: dict[str, str] = Field(default={}, description="arm -> row label, when not the arm's own")
-    seeds: tuple[OrNone, ...] = Field(default=(), description="rows of these seeds; of all that are found if left out")
-    steps: Count | None = Field(
+    seeds: tuple[NonNegativeInt, ...] = Field(default=(), description="rows of these seeds; of all seeds if left out")
+    steps: PositiveInt | None = Field(
         default=None, description="training steps the rows are read at; the sweep's if left out"
     )
     published: str = Field(default="", description="what the published table adds to an arm's name, as in @72:seed1")
 
     @model_validator(mode="after")
-    def _arms_are_named_once(self) -> Panel:
-        named = [*(self.arms or ()), *self.extra]
-        twice = [arm for arm, count in Counter(named).items() if count > 1]
-        if twice:
-            raise ValueError(f"{', '.join(twice)} is named more than once among arms and extra")
+    def _arms_are_distinct(self) -> Panel:
+        distinct((*(self.arms or ()), *self.extra))
         return self
 
     @field_validator("steps", mode="before")
@@ -66,20 +61,19 @@ class Report(Strict):
 
     name: str
     title: str
-    profiles: tuple[str, ...] = Field(
-        alias="profile", min_length=1, description="the profiles whose runs the table is about (a name or a list)"
-    )
+    profiles: ProfileNames = Field(alias="profile")
     head: Panel | None = Field(default=None, description="rows above the panels, in none of them")
     panels: dict[str, Panel] = Field(min_length=1)
     published: str | None = Field(default=None, description="name of the paper's table in reports/published")
     suspect_above: SuspectLimits = SuspectLimits()
 
-    @field_validator("profiles", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
     @property
     def profile(self) -> str:
         """The profile, or all of them in one phrase."""
         return ", ".join(self.profiles)
+
+    @property
+    def all_panels(self) -> dict[str | None, Panel]:
+        """The panels by name; the rows above them come first, under None."""
+        head: dict[str | None, Panel] = {} if self.head is None else {None: self.head}
+        return head | dict(self.panels)

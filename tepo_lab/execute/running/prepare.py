@@ -13,9 +13,8 @@ from tepo_lab.execute.planning.actions import Action, Entry, action
 from tepo_lab.execute.planning.provenance import going_on, provenance, tells_other
 from tepo_lab.records.files import RunFolder, write_json
 from tepo_lab.records.history import RunHistory
-from tepo_lab.registry.difference import flatten
-from tepo_lab.registry.expand import Expansion
-from tepo_lab.registry.identity import IDENTITY_VERSION
+from tepo_lab.registry.expand import IDENTITY_VERSION, Expansion
+from tepo_lab.registry.values import flatten
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.run import RunSpec
 

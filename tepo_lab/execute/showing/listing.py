@@ -14,13 +14,12 @@ from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.planning.gpu_memory import memory_lines
 from tepo_lab.execute.planning.plan import Plan
 from tepo_lab.execute.showing.text import counted, duration
-from tepo_lab.registry.axes import point_label
 from tepo_lab.registry.compose import arm_file, compose_run
-from tepo_lab.registry.difference import flatten
-from tepo_lab.registry.expand import load_sweep
+from tepo_lab.registry.expand import load_sweep, point_label
 from tepo_lab.registry.locations import names
 from tepo_lab.registry.reports import FIGURES, load_report
-from tepo_lab.schema.arm import Source, source_of
+from tepo_lab.registry.values import flatten
+from tepo_lab.schema.arm import ValueSource, source_of
 from tepo_lab.schema.run import RunSpec
 
 #: A plan of more runs than these is shown with the seeds of an arm in one row.
@@ -210,7 +209,7 @@ def arm_table(spec: RunSpec) -> Group:
     return Group(head, *([Text(arm.note)] if arm.note else []), table)
 
 
-def _said(source: Source | None) -> str:
+def _said(source: ValueSource | None) -> str:
     if source is None:
         return "no source"
     return f"arXiv {source.paper}, {source.where}: {source.says}" if source.paper else f"chosen: {source.chosen}"

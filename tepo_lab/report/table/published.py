@@ -11,8 +11,7 @@ from pydantic import Field
 
 from tepo_lab.errors import DataError
 from tepo_lab.report.table.frame import Average, Cell, Published, Row, Table
-from tepo_lab.schema.base import Strict, validate
-from tepo_lab.schema.profile import Count
+from tepo_lab.schema.base import PositiveInt, Strict, validate
 
 AVERAGE = "avg"
 
@@ -21,8 +20,8 @@ class PublishedBenchmark(Strict):
     """A benchmark as the paper graded it."""
 
     label: str
-    problems: Count
-    samples: Count
+    problems: PositiveInt
+    samples: PositiveInt
 
 
 class Source(Strict):
@@ -30,7 +29,7 @@ class Source(Strict):
 
     paper: str
     url: str
-    steps: dict[str, Count] = Field(default={}, description="table -> training steps of its rows")
+    steps: dict[str, PositiveInt] = Field(default={}, description="table -> training steps of its rows")
     benchmarks: dict[str, PublishedBenchmark]
 
 

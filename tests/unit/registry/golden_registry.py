@@ -13,10 +13,9 @@ from typing import Any
 
 from tepo_lab.execute.showing.listing import registry_listing
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.difference import flatten
-from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
-from tepo_lab.registry.identity import family
+from tepo_lab.registry.expand import PlannedRun, expand, load_sweep, planned
 from tepo_lab.registry.locations import names, package_root
+from tepo_lab.registry.values import flatten
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "registry"
 
@@ -34,7 +33,7 @@ def golden_texts() -> dict[str, str]:
     texts = {f"arms/{arm}.json": _text(arm_values(arm)) for arm in arms}
     texts |= {f"profiles/{profile}.json": _text(profile_values(profile)) for profile in profiles}
     texts |= {f"sweeps/{sweep}.txt": sweep_lines(sweep) for sweep in names("sweeps")}
-    families = {profile: {arm: family(compose_run(arm, profile)) for arm in arms} for profile in profiles}
+    families = {profile: {arm: planned(compose_run(arm, profile)).family for arm in arms} for profile in profiles}
     texts |= {f"ls/{kind}.json": _text(rows) for kind, rows in registry_listing(KINDS).items()}
     return texts | {"families.json": _text(families)}
 

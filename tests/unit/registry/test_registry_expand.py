@@ -8,11 +8,9 @@ import pytest
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.registry import compose
-from tepo_lab.registry.axes import draw, point_label, points
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.expand import expand, load_sweep, merge
-from tepo_lab.registry.identity import run_id
-from tepo_lab.schema.sweep import Draw, Part
+from tepo_lab.registry.expand import expand, load_sweep, merge, planned, point_label
+from tepo_lab.schema.sweep import Draw, SweepPart
 
 TABLES = ("table1", "table2", "table3", "table4")
 
@@ -85,7 +83,7 @@ def test_an_override_of_seeds_or_steps_holds_for_every_part():
 
 
 def test_listed_axes_are_crossed_drawn_ones_drawn_together():
-    part = Part(
+    part = SweepPart(
         arms=("tepo",),
         axes={
             "objective.clip_low": (0.1, 0.2),
@@ -94,22 +92,22 @@ def test_listed_axes_are_crossed_drawn_ones_drawn_together():
         },
         points=({"trainer.epochs": 1}, {"trainer.epochs": 2}),
     )
-    found = points(part)
+    found = part.all_points()
     assert len(found) == 2 * 2 * 3
     pairs = {(each["trainer.learning_rate"], each["objective.ratio"]) for each in found}
     assert len(pairs) == 3
-    assert found == points(part)
+    assert found == part.all_points()
 
 
 def test_draws_are_the_same_everywhere_and_follow_their_distribution():
-    assert draw(Draw(loguniform=(1e-4, 1.0), samples=3), "a.b") == [0.000762602, 0.0284397, 0.00881149]
-    values = draw(Draw(loguniform=(1e-4, 1.0), samples=2000), "x")
+    assert Draw(loguniform=(1e-4, 1.0), samples=3).values("a.b") == [0.000762602, 0.0284397, 0.00881149]
+    values = Draw(loguniform=(1e-4, 1.0), samples=2000).values("x")
     assert all(1e-4 <= value <= 1 for value in values)
     assert sum(math.log10(value) for value in values) / 2000 == pytest.approx(-2, abs=0.1)
-    assert sum(draw(Draw(uniform=(0, 10), samples=2000), "x")) / 2000 == pytest.approx(5, abs=0.3)
-    choices = draw(Draw(choice=("a", "b", "c"), samples=3000), "x")
+    assert sum(Draw(uniform=(0, 10), samples=2000).values("x")) / 2000 == pytest.approx(5, abs=0.3)
+    choices = Draw(choice=("a", "b", "c"), samples=3000).values("x")
     assert all(choices.count(each) == pytest.approx(1000, abs=100) for each in "abc")
-    assert draw(Draw(uniform=(0, 1), samples=2, seed=1), "x") != draw(Draw(uniform=(0, 1), samples=2), "x")
+    assert Draw(uniform=(0, 1), samples=2, seed=1).values("x") != Draw(uniform=(0, 1), samples=2).values("x")
 
 
 def test_a_point_sets_its_values_and_is_named_in_the_label(sweep_file):
@@ -127,7 +125,7 @@ def test_the_factorial_design_meets_the_arms_it_is_made_of():
     runs = {run.run_id for run in runs_of("factorial", "seeds=[1]")}
     assert len(runs) == 9
     for arm in ("tepo_no_kl", "tepo", "gspo", "grpo_dapo"):
-        assert run_id(compose_run(arm, "nano", seed=1)) in runs
+        assert planned(compose_run(arm, "nano", seed=1)).run_id in runs
 
 
 def test_planning_composes_a_profile_once_however_many_runs(sweep_file, monkeypatch):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tepo_lab.registry.compose import arm_file, arm_values, compose_run, lineage
-from tepo_lab.registry.difference import check_against_parent, flatten
+from tepo_lab.registry.difference import check_against_parent
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names
 from tepo_lab.registry.reports import load_report, own_profiles, resolve_report
+from tepo_lab.registry.values import flatten
 from tepo_lab.schema.arm import source_of
 from tepo_lab.schema.profile import PromptSpec
 from tepo_lab.schema.sweep import MUST_BE_FINITE

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.expand import planned
-from tepo_lab.registry.identity import IDENTITY_VERSION, family, run_id
+from tepo_lab.registry.expand import IDENTITY_VERSION, planned
+
+
+def run_id(spec):
+    return planned(spec).run_id
+
 
 #: Ids as they were given out. A change here cuts runs on users' disks off from their sweeps: raise IDENTITY_VERSION.
 FROZEN = {
@@ -65,7 +69,7 @@ def test_the_science_moves_it(override):
 
 def test_seeds_share_a_family_and_arms_of_the_same_science_share_an_id():
     first, second = (planned(compose_run("tepo", "nano", seed=seed)) for seed in (1, 2))
-    assert first.family == second.family == family(first.spec)
+    assert first.family == second.family
     assert first.run_id != second.run_id
     same = compose_run("tepo_kl_1", "nano", ["objective.penalty.coef=0.1"], seed=1)
     assert run_id(same) == run_id(compose_run("tepo_kl_0.1", "nano", seed=1))

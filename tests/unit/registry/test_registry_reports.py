@@ -8,7 +8,6 @@ from tepo_lab.errors import ConfigError
 from tepo_lab.registry.expand import load_sweep
 from tepo_lab.registry.reports import (
     load_report,
-    panel_fed_by,
     profiles_asked,
     resolve_report,
     shown_by,
@@ -103,7 +102,6 @@ def test_rows_of_an_exploratory_sweep_say_that_they_were_selected(sweep_file):
 
 
 def test_which_report_shows_a_sweep(sweep_file):
-    assert panel_fed_by(load_sweep("panel-b")[0]) == ("table3", "b")
     assert shown_by("panel-b", load_sweep("panel-b")[0]) == ("table3", ["b"])
     assert shown_by("table3", load_sweep("table3")[0]) == ("table3", [])
     assert shown_by("seeds", load_sweep("seeds")[0]) == ("seeds", [])

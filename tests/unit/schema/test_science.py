@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.identity import run_id
+from tepo_lab.registry.expand import planned
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from tepo_lab.registry.identity import run_id
     ],
 )
 def test_what_tells_two_runs_apart(override: str, is_science: bool) -> None:
-    plain, changed = (compose_run("tepo", "smollm2-135m", given).science() for given in ((), (override,)))
+    plain, changed = (compose_run("tepo", "smollm2-135m", given).identity_fields() for given in ((), (override,)))
     assert (plain != changed) is is_science
 
 
@@ -42,7 +42,7 @@ def test_local_places_are_written_out_and_the_run_stays_the_same(tmp_path, monke
     assert placed.data.path == str(tmp_path / "own" / "train.jsonl")
     assert placed.suite.benchmarks["gsm8k"].data.path == str(tmp_path / "gsm8k_test.jsonl")
     assert placed.model.path == str(tmp_path / "weights")
-    assert run_id(placed) == run_id(spec)
+    assert planned(placed).run_id == planned(spec).run_id
     assert placed.with_absolute_paths() == placed
     hub = compose_run("tepo", "qwen2.5-7b")
     assert hub.with_absolute_paths() == hub
