@@ -1,7 +1,7 @@
-"""Errors that a user can cause, each one clear line: what is wrong, where, and how to mend it.
+"""Errors that a user can cause, each one clear line: what is wrong, where, and how to fix it.
 
-Everything that derives from `TepoLabError` is printed by the command line as one line with exit code 2;
-anything else is a defect of ours and keeps its traceback, but for what `is_machine_failure` tells.
+Everything that derives from `TepoLabError` is printed by the command line as one line with exit code 2; anything else
+is a defect of ours and keeps its traceback, except what `is_machine_failure` recognises.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import difflib
 import errno
 import re
 from collections.abc import Iterable
+from types import FrameType
 
 
 class TepoLabError(Exception):
-    """What is wrong, where, and the mend, in one line."""
+    """What is wrong, where, and how to fix it, in one line."""
 
 
 class ConfigError(TepoLabError):
@@ -37,25 +38,44 @@ class RecordError(TepoLabError):
 
 
 class ResourceError(TepoLabError):
-    """The machine or the cluster lacks what a run asks for."""
+    """The machine or the cluster does not have what a run asks for."""
 
 
 class MachineError(ResourceError):
-    """What is lacking may be there later, such as memory that others hold: the run is tried again."""
+    """A resource is missing that may be there later, such as memory that others use: the run is tried again."""
 
 
-#: Faults of the machine that show as an operating-system error.
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+def raise_terminated(number: int, frame: FrameType | None) -> None:
+    """A handler of SIGTERM. Raises `Terminated`."""
+    raise Terminated
+
+
+#: Characters that a terminal acts on instead of showing them (line feed and tab excepted), that reverse the direction
+#: of text, or that no encoding can write.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
+
+
+def printable(text: str) -> str:
+    r"""Text for a terminal: control characters, such as those of escape sequences, written as `\x1b`."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+#: Errors of the machine among operating-system errors.
 _MACHINE_ERRNO = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE),
     *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE),
     *(errno.ETIMEDOUT, errno.ECONNRESET, errno.EPIPE),
 }
 
-#: The same by the names of errors whose modules are not loaded for it.
+#: Errors of the machine by class name; their modules are not imported for it.
 _MACHINE_ERRORS = {"MemoryError", "OutOfMemoryError", "AcceleratorError", "HubUnreachableError", "MachineError"}
 
-#: The same in errors that carry no number: safetensors' own, and the RuntimeError of torch, which tells of a file that
-#: could not be written by how much of it was. Memory of the CPU runs out in a RuntimeError too.
+#: Errors of the machine that carry no number: safetensors' own, and torch's RuntimeErrors for files that could not be
+#: written and for exhausted memory.
 _MACHINE_WORDS = re.compile(
     r"no space left on device|disk quota exceeded|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|"
     r"DefaultCPUAllocator: .*can't allocate memory|out of memory|_ALLOC_FAILED|can't start new thread",
@@ -65,22 +85,22 @@ _MACHINE_WORDS = re.compile(
 #: How libraries written in Rust give an operating-system error's number.
 _NUMBER_IN_WORDS = re.compile(r"\(os error (\d+)\)")
 
-#: An index that a model or an objective has wrong, on a GPU.
+#: A wrong index of a model or an objective, on a GPU.
 _DEVICE_ASSERT = "device-side assert"
 
 
 def is_machine_failure(error: BaseException) -> bool:
     """Whether trying again may help: memory, disk, accelerator or connection, not the configuration or the code."""
     names = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error)
     if names & _MACHINE_ERRORS:
-        return "AcceleratorError" not in names or _DEVICE_ASSERT not in str(error)
+        return "AcceleratorError" not in names or _DEVICE_ASSERT not in text
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _MACHINE_ERRNO
-    # Of a kind without a name of its own are those of tokenizers.
+    # The errors of tokenizers are plain `Exception`s.
     if isinstance(error, RuntimeError | OSError) or "SafetensorError" in names or type(error) is Exception:
-        said = str(error)
-        numbers = {int(number) for number in _NUMBER_IN_WORDS.findall(said)}
-        return bool(numbers & _MACHINE_ERRNO) or _MACHINE_WORDS.search(said) is not None
+        numbers = {int(number) for number in _NUMBER_IN_WORDS.findall(text)}
+        return bool(numbers & _MACHINE_ERRNO) or _MACHINE_WORDS.search(text) is not None
     return False
 
 
@@ -89,7 +109,7 @@ LISTED = 20
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The mend for an unknown name: the nearest known one, or the list of all.
+    """A hint for an unknown name: the nearest known one, or the list of all.
 
     Returns a clause that begins with a space, ready to be appended to a message.
     """

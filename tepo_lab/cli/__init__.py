@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import signal
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -15,8 +18,8 @@ from tepo_lab.cli import reporting
 from tepo_lab.cli import registry
 from tepo_lab.cli import problems
 from tepo_lab.cli import bench
-from tepo_lab.cli.common import INTERRUPTED, app
-from tepo_lab.errors import TepoLabError
+from tepo_lab.cli.common import INTERRUPTED, TERMINATED, app, print_error
+from tepo_lab.errors import TepoLabError, Terminated, raise_terminated
 
 __all__ = ["app", "bench", "main", "problems", "registry", "reporting", "running"]
 
@@ -29,10 +32,10 @@ NO_TELEMETRY = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 
-#: A line longer than this repeats what somebody pasted.
+#: Longest message printed; a longer one repeats what somebody pasted.
 _LONGEST_LINE = 2000
 
-#: So much of a file's name that is too long tells which it is.
+#: Longest part printed of a file's name that is too long.
 _LONGEST_NAME = 100
 
 
@@ -40,46 +43,47 @@ def main() -> None:
     """The `tepo-lab` command: a user's error is one line on standard error and exit code 2."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
-    command = typer.main.get_command(app)
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, raise_terminated)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An encoding that cannot write a character is no reason to end.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = command.main(prog_name="tepo-lab", standalone_mode=False)
+        code = typer.main.get_command(app).main(prog_name="tepo-lab", standalone_mode=False)
     except TepoLabError as error:
         _fail(str(error))
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort) as error:
+        code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            _fail(
-                f"{str(error.filename)[:_LONGEST_NAME]}: the name is too long for a file or folder; give a shorter one."
-            )
         from tepo_lab.execute.running.failures import machine_trouble
 
-        said = machine_trouble(error)
-        if said is None:
+        if error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename)[:_LONGEST_NAME]
+            _fail(f"{name}: the name is too long for a file or folder; give a shorter one.")
+        message = machine_trouble(error)
+        if message is None:
             raise
-        _fail(said, code=1)
+        _fail(message, code=1)
     except Exception as error:
         # Errors of the parser itself (an unknown option, a missing argument) carry their own message and exit code.
-        message = getattr(error, "format_message", None)
-        if message is None:
+        if not hasattr(error, "format_message"):
             raise
         if type(error).__name__ == "NoArgsIsHelpError":
             # A group named alone is a question, not a mistake.
-            print(message())  # noqa: T201
+            print(error.format_message())  # noqa: T201
             sys.exit(0)
         context = getattr(error, "ctx", None)
-        asked = context.command_path if context is not None else "tepo-lab"
-        said = message().replace("Value error, ", "").replace("Input should be", "must be").rstrip(".")
-        _fail(f"{said}. See {asked} --help.", code=getattr(error, "exit_code", 2))
-    if code == INTERRUPTED:
-        _fail("interrupted; the same command goes on from here.", code=INTERRUPTED)
+        command = context.command_path if context is not None else "tepo-lab"
+        message = error.format_message().replace("Value error, ", "").replace("Input should be", "must be")
+        _fail(f"{message.rstrip('.')}. See {command} --help.", code=getattr(error, "exit_code", 2))
+    if code in (INTERRUPTED, TERMINATED):
+        _fail("interrupted; the same command goes on from here.", code=code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str, *, code: int = 2) -> None:
+def _fail(message: str, *, code: int = 2) -> NoReturn:
     line = " ".join(message.split())
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 2 :]}"
-    # What was pasted may hold what this terminal's encoding, or none, can write.
-    sys.stderr.write(f"tepo-lab: {line}\n".encode(sys.stderr.encoding or "utf-8", "replace").decode(errors="replace"))
+    print_error(line)
     sys.exit(code)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tepo_lab.errors import ConfigError, is_machine_failure
+from tepo_lab.errors import ConfigError, is_machine_failure, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,21 +111,21 @@ def complete_reports(incomplete: str) -> list[str]:
 
 
 def _home(text: str | Path) -> Path:
-    """The home as given; what is blank would be the current folder."""
+    """The home as given; a blank name would be the current folder."""
     if not str(text).strip():
         raise ConfigError("--home: the name is empty; name a folder, or leave it out.")
     return Path(text)
 
 
 def _readable_home(home: Path) -> Path:
-    existing = _existing(home)
+    existing = _nearest_folder(home)
     if existing is None or not os.access(existing, os.R_OK | os.X_OK):
         raise ConfigError(f"--home {home}: {existing or home} is not a folder that can be read; name another.")
     return home
 
 
 def _existing_home(context: typer.Context, home: Path) -> Path:
-    """A home that is named must be there; the usual one is made by the first run."""
+    """A home that is named must exist; the default one is made by the first run."""
     _readable_home(home)
     source = context.get_parameter_source("home")
     if source is not None and source.name != "DEFAULT" and not home.is_dir():
@@ -133,12 +133,12 @@ def _existing_home(context: typer.Context, home: Path) -> Path:
     return home
 
 
-def _existing(home: Path) -> Path | None:
-    """The folder itself or the nearest above it that there is; None where something else is in the way."""
+def _nearest_folder(path: Path) -> Path | None:
+    """The folder itself or the nearest above it that exists; None where a file or a broken link is in the way."""
     try:
-        while not (home.exists() or home.is_symlink()) and home != home.parent:
-            home = home.parent
-        return home if home.is_dir() else None
+        while not (path.exists() or path.is_symlink()) and path != path.parent:
+            path = path.parent
+        return path if path.is_dir() else None
     except (OSError, ValueError):
         return None
 
@@ -158,8 +158,8 @@ Home = Annotated[Path, _home_option(_readable_home)]
 ExistingHome = Annotated[Path, _home_option(_existing_home)]
 HOME = Path("outputs")
 
-#: Exit code after Ctrl-C.
-INTERRUPTED = 130
+#: Exit codes after Ctrl-C and after SIGTERM.
+INTERRUPTED, TERMINATED = 130, 143
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="key=value, such as trainer.steps=5 'seeds=[1]' profile=nano", show_default=False),
@@ -188,54 +188,64 @@ Mlflow = Annotated[
 
 def check_home(home: Path) -> None:
     """Raise `ConfigError` unless `home` is a folder to read and write, or can be made."""
-    existing = _existing(home)
-    if existing is None or not os.access(existing, os.R_OK | os.W_OK | os.X_OK) or not _takes_folders(home, existing):
+    existing = _nearest_folder(home)
+    usable = existing is not None and os.access(existing, os.R_OK | os.W_OK | os.X_OK)
+    if usable and not (home / "runs").is_dir():
+        try:
+            # Not every folder that may be written takes another one, such as /proc.
+            with tempfile.TemporaryDirectory(prefix=".tepo-lab-", dir=existing):
+                pass
+        except OSError as error:
+            if is_machine_failure(error):
+                raise
+            usable = False
+    if not usable:
         raise ConfigError(
             f"--home {home}: {existing or home} is not a folder that can be read and written; name another."
         )
-
-
-def _takes_folders(home: Path, existing: Path) -> bool:
-    """Whether a folder can be made where the home's would be: not all that may be written takes any, such as /proc."""
-    if (home / "runs").is_dir():
-        return True
-    try:
-        with tempfile.TemporaryDirectory(prefix=".tepo-lab-", dir=existing):
-            return True
-    except OSError as error:
-        if is_machine_failure(error):
-            raise
-        return False
 
 
 def resolved_arm(arm: str, overrides: list[str] | None) -> RunSpec:
     """An arm on the profile that `profile=` names, else on nano, with the other overrides."""
     from tepo_lab.registry.compose import compose_run
 
-    profile, rest = _taken(overrides or [], "profile")
-    return compose_run(arm, "nano" if profile is None else profile, rest)
+    given = overrides or []
+    profiles = [text.partition("=")[2] for text in given if text.startswith("profile=")]
+    return compose_run(
+        arm, profiles[-1] if profiles else "nano", [text for text in given if not text.startswith("profile=")]
+    )
 
 
-def _taken(overrides: list[str], key: str) -> tuple[str | None, list[str]]:
-    """The value of the last `key=value` among the overrides, and the others."""
-    values = [each.partition("=")[2] for each in overrides if each.partition("=")[0] == key]
-    return (values[-1] if values else None), [each for each in overrides if each.partition("=")[0] != key]
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, which may come from a record or a file, without control characters."""
+    typer.echo(printable(text), err=err, nl=nl)
 
 
 def print_json(values: Any) -> None:
     typer.echo(json.dumps(values, indent=1, allow_nan=False))
 
 
+def print_error(line: str) -> None:
+    """Print a line on standard error, as all errors and notes are."""
+    echo(f"tepo-lab: {line}", err=True)
+
+
 def print_note(line: str) -> None:
-    """Say on standard error what is no mistake but worth knowing."""
-    typer.echo(f"tepo-lab: note: {line}", err=True)
+    """Print on standard error what is no error but worth knowing."""
+    print_error(f"note: {line}")
 
 
 def console_of(*, stderr: bool = False) -> Console:
-    """A console that prints names as they are: what is in brackets is no markup."""
-    from rich.console import Console
+    """A console that shows text as it is: nothing in it is markup, and no control character reaches the terminal."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class PlainConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     plain: dict[str, Any] = {"stderr": stderr, "markup": False, "highlight": False, "emoji": False}
-    console = Console(**plain)
-    # A pipe has no width of its own; wide enough that no name is broken for whoever reads it.
-    return console if console.is_terminal else Console(**plain, width=160)
+    console = PlainConsole(**plain)
+    # A pipe has no width of its own; wide enough that no name is broken.
+    return console if console.is_terminal else PlainConsole(**plain, width=160)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tepo_lab.errors import ConfigError
 
-#: What a disk says that is full or broken: no file of another name would do better.
+#: Errors of a full or broken disk: a file of another name would not help.
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 

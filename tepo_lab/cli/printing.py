@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import typer
-
-from tepo_lab.cli.common import TableFormat, console_of
+from tepo_lab.cli.common import TableFormat, console_of, echo
 
 if TYPE_CHECKING:
     from tepo_lab.report.table.frame import Table
@@ -27,4 +25,4 @@ def print_tables(tables: list[Table], format: TableFormat) -> None:
         for table in tables:
             console.print(renderable(table, console.width))
     else:
-        typer.echo(rendered(tables, format), nl=False)
+        echo(rendered(tables, format), nl=False)

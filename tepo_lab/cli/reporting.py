@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
@@ -20,6 +21,7 @@ from tepo_lab.cli.common import (
     check_home,
     complete_reports,
     console_of,
+    echo,
     examples,
     print_json,
 )
@@ -111,7 +113,7 @@ def report(
 ) -> None:
     """Print a table, draw a figure, or write a page of results.
 
-    A row without a score says why. Where a home has no run at all, or is not there, this is an error.
+    A row without a score has the reason instead. A home without any run is an error.
     """
     from tepo_lab.registry.reports import load_report
     from tepo_lab.report.table.budget import BUDGETS
@@ -165,7 +167,10 @@ def _check_place(name: str, format: TableFormat, page: bool, out: Path | None) -
     """Raises `ConfigError` for a table with a file, or a page in anything but an HTML file that can be written."""
     if not page:
         if out is not None:
-            raise ConfigError(f"--out is for figures and pages; a table is printed: tepo-lab report {name} > {out}")
+            raise ConfigError(
+                f"--out is for figures and pages; a table is printed: tepo-lab report {shlex.quote(name)} > "
+                f"{shlex.quote(str(out))}"
+            )
         return
     if format is not TableFormat.text:
         raise ConfigError("--page and --format: give one; a page is HTML.")
@@ -183,8 +188,8 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *, say: bool = True) -> HomeReport:
-    """What a report asks for of a home with runs; with `say`, says on standard error when none of them is of its rows.
+def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *, note: bool = True) -> HomeReport:
+    """What a report asks for of a home with runs; with `note`, a note on standard error when none is of its rows.
 
     Raises `ConfigError` when the home is not there or has no run at all.
     """
@@ -193,9 +198,9 @@ def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *,
 
     resolved = resolved_reports(home, name, overrides, panels=panels)
     check_runs(home, name, resolved)
-    if say and not resolved.has_runs:
+    if note and not resolved.has_runs:
         profiles = ", ".join(each.profile for each in resolved.reports)
-        typer.echo(
+        echo(
             f"Not one of the {len(run_folders(home))} runs under {home} is of {name} (profile {profiles}): give the "
             "overrides that they were run with, or name another profile or home.",
             err=True,
@@ -209,7 +214,7 @@ def _print_target(table: TargetTable, format: TableFormat) -> None:
     if format is TableFormat.text and sys.stdout.isatty():
         console_of().print(renderable(table))
     else:
-        typer.echo(render_target(table, format.value), nl=False)
+        echo(render_target(table, format.value), nl=False)
 
 
 def _target(percent: float, metric: str | None, window: int | None) -> Target:
@@ -232,7 +237,7 @@ def bundle(
     from tepo_lab.schema.figure import FigureReport
     from tepo_lab.tables import plain, tables_of
 
-    resolved = _resolved(home, name, overrides or [], panel or [], say=False)
+    resolved = _resolved(home, name, overrides or [], panel or [], note=False)
     path = out or Path(f"{resolved.reports[0].report.name}.tar.gz")
     families = {row.run.family for each in resolved.reports for row in each.rows}
     families |= {each.base.family for each in resolved.reports}
@@ -249,7 +254,7 @@ def bundle(
             arguments=arguments,
             is_figure=isinstance(resolved.reports[0].report, FigureReport),
         )
-    typer.echo(f"Bundle: {path.resolve()} ({len(packed)} runs)")
+    echo(f"Bundle: {path.resolve()} ({len(packed)} runs)")
 
 
 @app.command(
@@ -283,7 +288,7 @@ def audit(
     if format is ListFormat.json:
         print_json(found.to_dict())
     else:
-        typer.echo(found.text(), nl=False)
+        echo(found.text(), nl=False)
     if strict and found.findings:
         raise typer.Exit(1)
 
@@ -324,9 +329,9 @@ def theory(
     if format is ListFormat.json:
         print_json(found.to_dict() | {"figures": [str(path.resolve()) for path in paths]})
     else:
-        typer.echo(found.text())
+        echo(found.text())
         for path in paths:
-            typer.echo(f"Figure: {path.resolve()}")
+            echo(f"Figure: {path.resolve()}")
 
 
 def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[str], out: Path | None) -> None:
@@ -339,7 +344,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
     if out is not None:
         check_suffix(out)
         check_out(out)
-    resolved = _resolved(home, name, overrides, panels, say=False)
+    resolved = _resolved(home, name, overrides, panels, note=False)
     if out is None:
         check_home(home)
     if not resolved.has_runs:
@@ -349,7 +354,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
             "with them first, or name another home; give the same overrides here as there."
         )
     if resolved.note:
-        typer.echo(resolved.note, err=True)
+        echo(resolved.note, err=True)
     undrawn = []
     for each in resolved.reports:
         assert isinstance(each.report, FigureReport)
@@ -360,17 +365,17 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
             undrawn.append(reason)
             continue
         for gap in together(drawn.gaps):
-            typer.echo(f"Missing or cut short: {gap}", err=True)
+            echo(f"Missing or cut short: {gap}", err=True)
         own = out if out is None or len(resolved.reports) == 1 else out.with_stem(f"{out.stem}-{each.profile}")
         plain = home / "figures" / f"{drawn.name}-{each.profile}"
         for path in [own] if own else [plain.with_name(plain.name + suffix) for suffix in SUFFIXES]:
             with writing(path):
                 save(drawn.figure, path)
-            typer.echo(f"Figure: {path.resolve()}")
+            echo(f"Figure: {path.resolve()}")
     if len(undrawn) == len(resolved.reports):
         raise undrawn[0]
     for error in undrawn:
-        typer.echo(f"Missing: {error}", err=True)
+        echo(f"Missing: {error}", err=True)
 
 
 def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
@@ -383,4 +388,4 @@ def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
     content = build_page(tables, home).encode()
     with writing(path):
         write_whole(path, content)
-    typer.echo(f"Page: {path.resolve()}")
+    echo(f"Page: {path.resolve()}")

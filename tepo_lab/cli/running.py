@@ -1,4 +1,4 @@
-"""Commands that run sweeps and show how they stand."""
+"""Commands that run sweeps and show their status."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tepo_lab.cli.common import (
     app,
     check_home,
     console_of,
+    echo,
     examples,
     print_json,
     print_note,
@@ -28,7 +29,7 @@ from tepo_lab.cli.common import (
 from tepo_lab.cli.printing import print_tables, rendered
 from tepo_lab.errors import ConfigError
 
-#: Bound of what a cluster may be said to have; keeps infinities out.
+#: Upper bound of a cluster's resources as options; keeps infinities out.
 MOST = 1_000_000
 
 
@@ -54,10 +55,10 @@ def run(
     mlflow: Mlflow = None,
     format: Annotated[TableFormat, typer.Option(help="How the table at the end is printed.")] = TableFormat.text,
 ) -> None:
-    """Train and evaluate the runs a sweep lacks, then print its table.
+    """Train and evaluate the missing runs of a sweep, then print its table.
 
     Interrupted at any moment, the same command goes on from the checkpoints; runs that are done are not run again.
-    Exit code: 0 when all runs came to their end, 1 when some failed (tepo-lab why tells), 2 for a wrong input.
+    Exit code: 0 when all runs came to their end, 1 when some failed (see tepo-lab why), 2 for a wrong input.
     """
     from tepo_lab.execute.running.sweep import run_sweep
     from tepo_lab.registry.expand import expand, load_sweep
@@ -125,7 +126,7 @@ def plan(
     ] = None,
     format: Format = ListFormat.text,
 ) -> None:
-    """Say what running sweeps would do and cost; nothing is started.
+    """Show what running sweeps would do and cost; nothing is started.
 
     Run by run: what would happen to it and why, and how long it would take. Nothing is written.
     """
@@ -176,21 +177,21 @@ def status(
     Of a sweep given with overrides, runs of other seeds that the home has are shown too.
     """
     from tepo_lab.execute.planning.named_runs import chosen_folders
-    from tepo_lab.execute.showing import status as told
+    from tepo_lab.execute.showing import status as showing
 
     folders = chosen_folders(home, names or [], any_seed=True)
     if watch and format is ListFormat.json:
         raise ConfigError("--watch is for people; scripts call status --format json again.")
     console = console_of()
     if watch:
-        told.watch(lambda: told.statuses(folders), console)
+        showing.watch(lambda: showing.statuses(folders), console)
     elif format is ListFormat.json:
-        print_json(told.as_json(told.statuses(folders)))
+        print_json(showing.as_json(showing.statuses(folders)))
     elif console.is_terminal:
-        console.print(told.status_table(told.statuses(folders)))
+        console.print(showing.status_table(showing.statuses(folders)))
     else:
-        found = told.statuses(folders)
-        typer.echo("\n".join([*map(told.status_line, found), told.summary(found)]))
+        runs = showing.statuses(folders)
+        echo("\n".join([*map(showing.status_line, runs), showing.summary(runs)]))
 
 
 @app.command(
@@ -206,7 +207,7 @@ def why(
     format: Format = ListFormat.text,
     home: ExistingHome = HOME,
 ) -> None:
-    """Say why runs are not done, by cause, with the mend."""
+    """Show why runs are not done, by cause, with how to fix it."""
     from tepo_lab.execute.planning.named_runs import chosen_folders
     from tepo_lab.execute.showing.why import causes, causes_text
 
@@ -233,7 +234,7 @@ def clean(
         int | None,
         typer.Option(
             min=0,
-            help="Checkpoints kept of runs that are over; without any a run takes no more steps.",
+            help="Checkpoints to keep of finished runs; without any a run takes no more steps.",
             show_default="trainer.keep_checkpoints",
         ),
     ] = None,
@@ -276,11 +277,11 @@ def ui(
     check_home(home)
     serve(
         home,
-        lambda address: typer.echo(f"MLflow: {address}  (Ctrl-C ends it)"),
+        lambda address: echo(f"MLflow: {address}  (Ctrl-C ends it)"),
         port=port,
         host=host,
         tracking_uri=mlflow,
-        on_start=lambda: typer.echo("Starting MLflow (about 20 seconds) ...", err=True),
+        on_start=lambda: echo("Starting MLflow (about 20 seconds) ...", err=True),
     )
 
 
@@ -307,6 +308,6 @@ def mirror(
     shown = rebuild_mirror(home, mlflow, on_problem=problems.append, verify=rebuild)
     for problem in problems:
         print_note(problem)
-    typer.echo(f"MLflow shows {counted(shown, 'run')} of {home.resolve()}.")
+    echo(f"MLflow shows {counted(shown, 'run')} of {home.resolve()}.")
     if problems:
         raise typer.Exit(1)

@@ -90,7 +90,7 @@ def lineage(name: str) -> list[str]:
 
 
 def unsourced_notes(arms: Iterable[str]) -> list[str]:
-    """A line for each of a user's arms (or their parents) that sets values without saying where they come from.
+    """A line for each of a user's arms (or their parents) that sets values without a source.
 
     Raises `ConfigError` for an arm of the package: every value there has a source.
     """
@@ -203,7 +203,7 @@ def _compose_profile(profile: str, groups: tuple[tuple[str, str], ...], places: 
     for place in places[:-1]:
         for group in ("profile", *GROUPS):
             for file in sorted((place / group).glob("*.yaml")):
-                # Hydra's own reader would say less about an error, and follow aliases without end.
+                # Hydra's own reader reports less of an error, and follow aliases without end.
                 read_yaml(file)
 
     from hydra import compose, initialize_config_dir

@@ -1,4 +1,4 @@
-"""Where the registry's YAML files lie: the package's own, and a user's beside them."""
+"""The registry's YAML files, the package's and a user's: finding them by name, and reading them."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ def roots(kind: Kind) -> list[Path]:
 
 def names(kind: Kind, group: str = "") -> list[str]:
     """Names of the YAML files of a kind (or of a group within experiments), sorted."""
-    found = {path.stem for root in roots(kind) for path in (root / group).glob("*.yaml")}
-    return sorted(found)
+    return sorted({path.stem for root in roots(kind) for path in (root / group).glob("*.yaml")})
 
 
 def find(kind: Kind, name: str, group: str = "") -> Path:
@@ -91,7 +90,7 @@ def find(kind: Kind, name: str, group: str = "") -> Path:
 
 
 def find_named(kind: Kind, name: str, group: str = "", *, where: str) -> Path:
-    """As `find`, for a name that stands in the file (or argument) `where`, which the error names."""
+    """As `find`, for a name in the file (or argument) `where`, which the error names."""
     try:
         return find(kind, name, group)
     except ConfigError as error:
@@ -117,7 +116,7 @@ def parse_yaml(text: str) -> Any:
         node = pending.pop()
         count += 1
         if count > MAX_YAML_VALUES:
-            raise _error(f"its aliases stand for more than {MAX_YAML_VALUES:,} values; write them out")
+            raise _error(f"it has, with its aliases, more than {MAX_YAML_VALUES:,} values; write them out")
         if isinstance(node, dict):
             pending += [*node, *node.values()]
         elif isinstance(node, list):

@@ -167,7 +167,7 @@ def resolve_report(
     given = [*(text for text in overrides if not text.startswith("profile=")), f"profile={profile}"]
     rows = [row for name, panel in chosen.items() for row in _rows(name, panel, profile, given, expect)]
     if panels and report.head is not None:
-        # What stands above all panels is what their rows are compared with.
+        # The rows above all panels are what the panels' rows are compared with.
         shown = {row.run.family for row in rows}
         above = _rows(None, report.head, profile, given, expect)
         rows = [*(replace(row, extra=True) for row in above if row.run.family not in shown), *rows]

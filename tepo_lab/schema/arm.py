@@ -39,7 +39,7 @@ def source_of(sources: Mapping[str, ValueSource], key: str) -> ValueSource | Non
 
 
 class ArmInfo(Strict):
-    """An arm without its objective (which stands beside it in the resolved run)."""
+    """An arm without its objective (which is beside it in the resolved run)."""
 
     name: str
     label: str

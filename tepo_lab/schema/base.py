@@ -54,7 +54,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0), NUMBER]
 
 
 def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    """The values as they are. Raises `ValueError` when one stands twice."""
+    """The values as they are. Raises `ValueError` for one that occurs twice."""
     repeated = [value for value, count in Counter(map(str, values or ())).items() if count > 1]
     if repeated:
         more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
@@ -62,7 +62,7 @@ def distinct(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     return values
 
 
-#: For tuples in which no value may stand twice.
+#: For tuples of distinct values.
 DISTINCT = AfterValidator(distinct)
 
 #: Names of profiles, written as one name or as a list.
@@ -86,7 +86,7 @@ def validate(model: type[M], values: Any, *, where: str, arguments: Mapping[str,
     except ValidationError as invalid:
         errors = invalid.errors()
         # An unknown key explains most other errors (a required key misspelt), so it is reported first.
-        error = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+        error = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
         location = error["loc"]
         place = (arguments or {}).get(str(location[0]) if location else "", where)
         keys = _keys(location, values)
@@ -130,11 +130,13 @@ def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> set[st
     """The keys of the model at a location; of a union, those of the member whose tag the location names."""
     models = _models_in(model)
     for part in location:
-        fields = [each.model_fields[str(part)] for each in models if str(part) in each.model_fields]
-        tagged = [each for each in models if any(part in _literals(field) for field in each.model_fields.values())]
+        fields = [member.model_fields[str(part)] for member in models if str(part) in member.model_fields]
+        tagged = [
+            member for member in models if any(part in _literals(field) for field in member.model_fields.values())
+        ]
         # A mapping's key and a list's number are parts of a location without being fields.
         models = [inner for field in fields for inner in _models_in(field.annotation)] or tagged or models
-    return {field.alias or name for each in models for name, field in each.model_fields.items()}
+    return {field.alias or name for member in models for name, field in member.model_fields.items()}
 
 
 def _literals(field: Any) -> tuple[Any, ...]:

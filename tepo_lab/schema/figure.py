@@ -1,4 +1,4 @@
-"""What to draw: a figure names its arms as a report names its rows, and says how they are drawn."""
+"""What to draw: a figure names its arms as a report names its rows, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Plot(Strict):
     """A step metric, drawn as a line for each arm over training steps."""
 
     metric: str = Field(description="its name in metrics.jsonl, such as actor/entropy")
-    label: str = Field(description="what stands on the axis, with the unit")
+    label: str = Field(description="of the axis, with the unit")
     percent: bool = Field(default=False, description="the metric is a share, drawn in percent")
-    average: bool = Field(default=False, description="also say the mean over all steps of each arm")
+    average: bool = Field(default=False, description="also print each arm's mean over all steps")
 
 
 class FigureReport(Report):

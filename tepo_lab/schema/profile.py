@@ -81,14 +81,14 @@ class ModelSpec(Strict):
 
     @property
     def folder(self) -> Path:
-        """Where the model lies if it lies on this machine; there is no such folder for one of the hub."""
+        """The model's folder on this machine; it does not exist for a model of the hub."""
         if self.is_packaged:
             return Path(str(resources.files("tepo_lab"))) / "assets" / self.path.removeprefix(_PACKAGE)
         return Path(self.path).expanduser()
 
 
 class Columns(Strict):
-    """Which columns of a data set hold what; a dotted name reaches inside one ("reward_model.ground_truth")."""
+    """The columns of a data set; a dotted name reaches inside one ("reward_model.ground_truth")."""
 
     prompt: str = "problem"
     answer: str = "answer"
@@ -143,7 +143,7 @@ class DatasetData(Strict):
 
 Data = Annotated[ChainData | DatasetData, Field(discriminator="kind")]
 
-#: Whether mathematics has a say in a grade, or text and numbers alone.
+#: Whether answers are compared as mathematics, or as text and numbers alone.
 GraderKind = Literal["exact", "symbolic"]
 
 
@@ -153,7 +153,7 @@ def usual_grader(data: Data) -> GraderKind:
 
 
 class PromptSpec(Strict):
-    """How a problem becomes a prompt: a template, and what is said otherwise than there."""
+    """How a problem becomes a prompt: a template, and what replaces parts of it."""
 
     template: Literal["plain", "boxed_chat", "dapo_answer"] = "plain"
     system: str | None = Field(default=None, description="system message in place of the template's; '' for none")
@@ -186,7 +186,7 @@ class Benchmark(Strict):
     @model_validator(mode="after")
     def _greedy_once(self) -> Benchmark:
         if self.temperature == 0 and self.samples != 1:
-            raise ValueError("greedy decoding gives the same answer each time: samples must be 1 at temperature 0")
+            raise ValueError("greedy decoding gives one answer every time: samples must be 1 at temperature 0")
         return self
 
 
@@ -211,7 +211,7 @@ class Rollout(Strict):
     max_sampler_mismatch: PositiveFloat = Field(
         default=0.05,
         description="mean difference in nats between the sampler's log-probabilities and the trainer's, beyond which "
-        "the run says that it is suspect; 0.05 suits bfloat16, 0.001 float32",
+        "the run is marked suspect; 0.05 suits bfloat16, 0.001 float32",
     )
 
 

@@ -66,8 +66,8 @@ class RunSpec(Strict):
         if model.folder.is_dir() and not model.is_packaged:
             model = model.model_copy(update={"path": _absolute(model.path)})
         benchmarks = {
-            name: each.model_copy(update={"data": _with_absolute_path(each.data)})
-            for name, each in suite.benchmarks.items()
+            name: benchmark.model_copy(update={"data": _with_absolute_path(benchmark.data)})
+            for name, benchmark in suite.benchmarks.items()
         }
         suite = suite.model_copy(update={"benchmarks": benchmarks})
         return self.model_copy(update={"model": model, "data": _with_absolute_path(self.data), "suite": suite})
@@ -111,7 +111,7 @@ def _with_absolute_path(data: Data) -> Data:
 
 
 def _model_identity(model: dict[str, Any]) -> dict[str, Any]:
-    # Known weights are known by their hash, wherever they lie.
+    # Known weights are known by their hash, wherever they are.
     fields = {key: value for key, value in model.items() if key not in MODEL_EXTENT}
     if "sha256" in fields:
         return {key: value for key, value in fields.items() if key not in {"path", "revision"}}

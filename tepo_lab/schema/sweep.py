@@ -67,13 +67,13 @@ class Draw(Strict):
         default=None, description="from low to high, evenly in the logarithm"
     )
     uniform: tuple[float, float] | None = Field(default=None, description="from low to high")
-    choice: tuple[Any, ...] | None = Field(default=None, description="one of these, each as likely")
+    choice: tuple[Any, ...] | None = Field(default=None, description="one of these, equally likely")
     samples: Annotated[int, Field(gt=0, le=MAX_POINTS), NUMBER]
     seed: Seed = 0
 
     @model_validator(mode="after")
     def _one_distribution(self) -> Draw:
-        given = [each for each in (self.loguniform, self.uniform, self.choice) if each is not None]
+        given = [values for values in (self.loguniform, self.uniform, self.choice) if values is not None]
         if len(given) != 1 or not given[0]:
             raise ValueError("give one of loguniform: [low, high], uniform: [low, high] and choice: [...]")
         bounds = self.loguniform or self.uniform

@@ -37,8 +37,8 @@ class Panel(Strict):
     def _no_choice_on_the_test_set(cls, value: Any) -> Any:
         if isinstance(value, str) and not value.isdigit():
             raise ValueError(
-                "name a number: choosing a step by what the benchmarks say of it is refused, since they are the test "
-                "set; a sweep's search chooses on validation problems"
+                "name a number: choosing a step by benchmark scores is refused, since benchmarks are the test set; a "
+                "sweep's search chooses on validation problems"
             )
         return value
 
@@ -46,8 +46,8 @@ class Panel(Strict):
 class SuspectLimits(Strict):
     """Above these shares of an evaluation's generations a row is marked suspect.
 
-    A quarter by default: beyond it a score says as much of the length limit, or of how answers are written down, as of
-    how many are right.
+    A quarter by default: beyond it a score measures the length limit, or how answers are written, as much as how many
+    are right.
     """
 
     truncated: Share = Field(default=0.25, description="generations that the length limit ended")

@@ -1,4 +1,4 @@
-"""A run's identity: frozen for what it was, moved by the science, not by anything else."""
+"""A run's identity: frozen for what it was, changed by what decides the weights, not by anything else."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_ids_are_frozen():
         "rollout.sequences_per_batch=7",
     ],
 )
-def test_what_is_not_science_leaves_the_id_alone(override):
+def test_what_is_no_part_of_it_leaves_the_id_alone(override):
     assert run_id(compose_run("tepo", "nano", [override])) == run_id(compose_run("tepo", "nano"))
 
 
@@ -63,11 +63,11 @@ def test_what_is_not_science_leaves_the_id_alone(override):
         "model.dtype=bfloat16",
     ],
 )
-def test_the_science_moves_it(override):
+def test_what_is_part_of_it_changes_the_id(override):
     assert run_id(compose_run("tepo", "nano", [override])) != run_id(compose_run("tepo", "nano"))
 
 
-def test_seeds_share_a_family_and_arms_of_the_same_science_share_an_id():
+def test_seeds_share_a_family_and_equal_arms_share_an_id():
     first, second = (planned(compose_run("tepo", "nano", seed=seed)) for seed in (1, 2))
     assert first.family == second.family
     assert first.run_id != second.run_id

@@ -9,7 +9,7 @@ from tepo_lab.registry.expand import planned
 
 
 @pytest.mark.parametrize(
-    ("override", "is_science"),
+    ("override", "is_identity"),
     [
         ("rollout.max_sampler_mismatch=0.5", False),
         ("resources.gpu_memory_gb=40", False),
@@ -28,9 +28,9 @@ from tepo_lab.registry.expand import planned
         ("data.skip=8", True),
     ],
 )
-def test_what_tells_two_runs_apart(override: str, is_science: bool) -> None:
+def test_what_tells_two_runs_apart(override: str, is_identity: bool) -> None:
     plain, changed = (compose_run("tepo", "smollm2-135m", given).identity_fields() for given in ((), (override,)))
-    assert (plain != changed) is is_science
+    assert (plain != changed) is is_identity
 
 
 def test_local_places_are_written_out_and_the_run_stays_the_same(tmp_path, monkeypatch):
