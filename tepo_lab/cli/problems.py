@@ -146,9 +146,9 @@ def build_nano_model(
     out: Annotated[Path, typer.Argument(help="Folder to write the checkpoint to; must not exist.")],
 ) -> None:
     """Make the embedded base model again (minutes on one core)."""
-    from tepo_lab.nano.build import NanoRecipe, build_nano
-
     if out.exists():
         raise ConfigError(f"{out} exists: name a folder that does not, so that nothing is overwritten.")
+    from tepo_lab.nano.build import NanoRecipe, build_nano
+
     build_nano(out, NanoRecipe(), on_progress=lambda line: echo(str(line), err=True))
     echo(f"Checkpoint: {out.resolve()}")

@@ -298,12 +298,12 @@ def mirror(
     What is missing is made, what is wrong made again. Exit code 1 when a run is not shown because its records are
     damaged.
     """
-    from tepo_lab.execute.showing.text import counted
-    from tepo_lab.track.mirror import rebuild as rebuild_mirror
-
     check_home(home)
     if not any(home.glob("runs/*/run.json")):
         raise ConfigError(f"--home {home}: there is no run to mirror; tepo-lab run panel-e makes some.")
+    from tepo_lab.execute.showing.text import counted
+    from tepo_lab.track.mirror import rebuild as rebuild_mirror
+
     problems: list[str] = []
     shown = rebuild_mirror(home, mlflow, on_problem=problems.append, verify=rebuild)
     for problem in problems:

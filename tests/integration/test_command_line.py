@@ -1,4 +1,4 @@
-"""The command line as a process of its own: what only Ray and MLflow find out, help, listings, and completion."""
+"""The command line as a process of its own: plans of files, completion, and what is imported."""
 
 from __future__ import annotations
 
@@ -11,27 +11,7 @@ import pytest
 
 from tests.integration.test_run import run
 
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("ui",), "tepo-lab run"),
-        (("show", "tepoo"), "unknown arm 'tepoo'"),
-        (("run", "panel-e", "resources.cpus=1000"), "asks for 1000 CPUs"),
-        (("run", "panel-e", "resources.gpus=1", "resources.device=cuda"), "GPUs"),
-        (("run", "panel-e", "--address", "nowhere:1"), "nowhere:1"),
-    ],
-)
-def test_a_wrong_input_gets_one_clear_line(arguments, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = run(*arguments, check=False)
-    assert done.returncode == 2
-    assert said in done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("tepo-lab: ")]
-    assert len(errors) == 1
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert list(tmp_path.iterdir()) == []
+pytestmark = pytest.mark.integration
 
 
 def test_a_sweep_file_anywhere_is_planned(tmp_path):

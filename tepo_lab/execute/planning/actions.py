@@ -10,7 +10,6 @@ from tepo_lab.execute.planning.provenance import changed_inputs
 from tepo_lab.records.files import RunFolder, run_folders
 from tepo_lab.records.history import RunHistory, State, read_histories
 from tepo_lab.registry.expand import PlannedRun
-from tepo_lab.registry.identity import folder_name
 from tepo_lab.schema.run import RunSpec
 
 
@@ -118,6 +117,6 @@ def damaged_seeds(home: Path, planned: PlannedRun) -> tuple[int, ...]:
         seed = folder.name.removeprefix(prefix).partition("-")[0]
         if not folder.name.startswith(prefix) or not seed.isdecimal():
             continue
-        if folder.name == folder_name(planned.spec.model_copy(update={"seed": int(seed)})):
+        if folder.name == planned.with_seed(int(seed)).folder:
             damaged += [int(seed)] if RunHistory.read(folder).state is State.DAMAGED else []
     return tuple(sorted(damaged))

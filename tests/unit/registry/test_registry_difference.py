@@ -1,22 +1,8 @@
-"""What differs between arms, without keys that neither reads."""
+"""The keys of an objective that none of its terms reads."""
 
 from __future__ import annotations
 
-from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.difference import difference, read_difference
 from tepo_lab.schema.objective import Objective
-
-
-def test_keys_that_neither_side_reads_are_left_out():
-    tepo, gspo, entropy = (compose_run(arm, "nano") for arm in ("tepo", "gspo", "max_entropy"))
-    assert set(difference(tepo, gspo)) - set(read_difference(tepo, gspo)) == {
-        "objective.penalty.direction",
-        "objective.penalty.top_fraction",
-    }
-    assert set(read_difference(tepo, entropy)) == {f"objective.penalty.{key}" for key in ("coef", "kind", "where")}
-    read = read_difference(gspo, entropy)
-    assert read["objective.penalty.direction"] == (None, "maximise")
-    assert "objective.penalty.estimator" not in read
 
 
 def test_what_an_objective_reads():
