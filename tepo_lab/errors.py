@@ -11,6 +11,7 @@ import errno
 import re
 from collections.abc import Iterable
 from types import FrameType
+from typing import ClassVar
 
 
 class TepoLabError(Exception):
@@ -46,11 +47,17 @@ class MachineError(ResourceError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does."""
+    """SIGTERM, which ends a command as Ctrl-C does.
+
+    `received` says whether one has come: libraries turn the interrupt into errors of their own.
+    """
+
+    received: ClassVar[bool] = False
 
 
 def raise_terminated(number: int, frame: FrameType | None) -> None:
     """A handler of SIGTERM. Raises `Terminated`."""
+    Terminated.received = True
     raise Terminated
 
 

@@ -52,8 +52,8 @@ def main() -> None:
         code = typer.main.get_command(app).main(prog_name="tepo-lab", standalone_mode=False)
     except TepoLabError as error:
         _fail(str(error))
-    except (KeyboardInterrupt, typer.Abort) as error:
-        code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except OSError as error:
         from tepo_lab.execute.running.failures import machine_trouble
 
@@ -76,7 +76,8 @@ def main() -> None:
         command = context.command_path if context is not None else "tepo-lab"
         message = error.format_message().replace("Value error, ", "").replace("Input should be", "must be")
         _fail(f"{message.rstrip('.')}. See {command} --help.", code=getattr(error, "exit_code", 2))
-    if code in (INTERRUPTED, TERMINATED):
+    if code == INTERRUPTED:
+        code = TERMINATED if Terminated.received else INTERRUPTED
         _fail("interrupted; the same command goes on from here.", code=code)
     sys.exit(code if isinstance(code, int) else 0)
 

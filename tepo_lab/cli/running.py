@@ -55,7 +55,7 @@ def run(
     mlflow: Mlflow = None,
     format: Annotated[TableFormat, typer.Option(help="How the table at the end is printed.")] = TableFormat.text,
 ) -> None:
-    """Train and evaluate the missing runs of a sweep, then print its table.
+    """Train and evaluate a sweep's missing runs, then print its table.
 
     Interrupted at any moment, the same command goes on from the checkpoints; runs that are done are not run again.
     Exit code: 0 when all runs came to their end, 1 when some failed (see tepo-lab why), 2 for a wrong input.

@@ -28,6 +28,16 @@ _EXPECTED = {
     "union_tag_invalid": "{discriminator} must be {expected_tags}, not '{tag}'",
 }
 
+#: Words of pydantic's messages and the ones in ours, in the order in which they are replaced.
+_PLAIN_WORDS = {
+    "Input should": "must",
+    "String should": "must",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
+
 #: Longest part of a wrong value that a message repeats.
 _LONGEST_VALUE = 60
 
@@ -105,8 +115,8 @@ def _message(error: Any) -> str:
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     expected = _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0])
     message = expected.format_map(context) if expected else error["msg"].removeprefix("Value error, ")
-    message = message.replace("Input should be", "must be").replace("greater than or equal to", "at least")
-    message = message.replace("less than or equal to", "at most")
+    for theirs, ours in _PLAIN_WORDS.items():
+        message = message.replace(theirs, ours)
     if kind in ("value_error", "union_tag_invalid", "too_short") or isinstance(given, dict | list):
         return f"{message}."
     shown = repr(given) if len(repr(given)) <= _LONGEST_VALUE else f"{repr(given)[:_LONGEST_VALUE]}..."

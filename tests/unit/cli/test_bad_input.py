@@ -163,6 +163,7 @@ def test_control_characters_of_files_and_records_do_not_reach_the_terminal(place
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_with_one_line(number, code, place, capsys, monkeypatch):
     monkeypatch.setattr("tepo_lab.evaluate.lines.grade_lines", lambda *arguments: [signal.raise_signal(number)])
+    monkeypatch.setattr("tepo_lab.errors.Terminated.received", False)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         done = call(capsys, monkeypatch, "grade", "empty.jsonl")
