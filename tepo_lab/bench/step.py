@@ -17,7 +17,7 @@ import torch
 from tepo_lab.bench.floors import Work, byte_floor, flop_floor, peak_bandwidth, peak_flops
 from tepo_lab.errors import ConfigError, DataError
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.rollout.engine import Engine, EngineOver, Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import DelegatingEngine, Engine, Finished, Prompts, Response, Sampling, ignore_response
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
@@ -127,7 +127,7 @@ class Clock:
         self.wall[name] = self.wall.get(name, 0.0) - (time.perf_counter() - wall)
 
 
-class TimedEngine(EngineOver):
+class TimedEngine(DelegatingEngine):
     """An engine whose sampling is a phase of its own on a clock, without what is done with responses meanwhile."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
@@ -135,7 +135,7 @@ class TimedEngine(EngineOver):
         self.clock = clock
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
         def tell(prompt: int, sample: int, response: Response) -> None:
             with self.clock.aside("rollout"):

@@ -42,7 +42,7 @@ Prompts = Sequence[Sequence[int]]
 Finished = Callable[[int, int, Response], None]
 
 
-def tell_nobody(prompt: int, sample: int, response: Response) -> None:
+def ignore_response(prompt: int, sample: int, response: Response) -> None:
     """The `Finished` of a caller who waits for all responses."""
 
 
@@ -50,7 +50,7 @@ class Engine(Protocol):
     """A sampler of continuations."""
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
         """`samples` responses to each prompt of token ids, in the prompts' order.
 
@@ -72,7 +72,7 @@ class Engine(Protocol):
         ...
 
 
-class EngineOver:
+class DelegatingEngine:
     """The part of an engine over another one that it leaves to that one: all but `generate`."""
 
     def __init__(self, engine: Engine) -> None:

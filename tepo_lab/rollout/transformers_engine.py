@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from tepo_lab.rollout.attention import attends_to_all
 from tepo_lab.rollout.cache import preallocated_cache
-from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, ignore_response
 from tepo_lab.rollout.noise import uniform
 
 #: Finished rows leave the batch when at least this share of it has finished: each time costs a copy of the cache.
@@ -79,7 +79,7 @@ class TransformersEngine:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
         """`samples` responses to each prompt, in order. Prompts are prefilled once for all their samples.
 

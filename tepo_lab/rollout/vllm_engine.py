@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tepo_lab.errors import MachineError, ResourceError
-from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, ignore_response
 from tepo_lab.rollout.noise import prompt_seed
 
 #: Set before vLLM is imported: one process, so that weights are handed over as tensors; no usage statistics.
@@ -95,7 +95,7 @@ class VllmEngine:
         self.is_current, self.is_asleep = False, False
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
         """`samples` responses to each prompt, in order, with the log-probability of each token when sampled."""
         self._take_weights()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tepo_lab.rollout.engine import Engine, EngineOver, Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import DelegatingEngine, Engine, Finished, Prompts, Response, Sampling, ignore_response
 from tepo_lab.tasks.grading import Grade, Grader, Grading
 from tepo_lab.train.distributed.process_group import ProcessGroup
 
 
-class SharedEngine(EngineOver):
+class SharedEngine(DelegatingEngine):
     """An engine in each process, which samples its share of the prompts. All must call it alike."""
 
     def __init__(self, engine: Engine, process_group: ProcessGroup) -> None:
@@ -17,7 +17,7 @@ class SharedEngine(EngineOver):
         self.process_group = process_group
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
         """What one process would have sampled for all prompts, to rounding of the logits."""
 

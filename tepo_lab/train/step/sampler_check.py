@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tepo_lab.rollout.engine import Engine, EngineOver, Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import DelegatingEngine, Engine, Finished, Prompts, Response, Sampling, ignore_response
 from tepo_lab.train.model import LoadedModel
 from tepo_lab.train.step.scoring import Scorer
 
@@ -17,7 +17,7 @@ from tepo_lab.train.step.scoring import Scorer
 RESPONSES, TOKENS = 8, 256
 
 
-class CheckedEngine(EngineOver):
+class CheckedEngine(DelegatingEngine):
     """An engine that keeps a few responses of each `generate`, where the engine gives log-probabilities of its own.
 
     Those are of the whole distribution at the call's temperature, of a greedy call at temperature 1 (as vLLM gives
@@ -32,7 +32,7 @@ class CheckedEngine(EngineOver):
         self.kept: list[tuple[float, Sequence[int], Sequence[int], Sequence[float]]] = []
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
         groups = self.engine.generate(prompts, samples=samples, sampling=sampling, finished=finished)
         if sampling.temperature == 0 or sampling.top_p == 1:

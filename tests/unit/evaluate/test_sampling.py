@@ -12,7 +12,7 @@ import pytest
 
 from tepo_lab.evaluate.sampling import decoder, sample_and_grade
 from tepo_lab.evaluate.suite import _rows
-from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, tell_nobody
+from tepo_lab.rollout.engine import Finished, Prompts, Response, Sampling, ignore_response
 from tepo_lab.schema.problem import Problem
 from tepo_lab.tasks import verifier as module
 from tepo_lab.tasks.grading import Grade, Grader, Grading, grade_all
@@ -43,7 +43,7 @@ class Backwards:
         self.between = between
 
     def generate(
-        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = tell_nobody
+        self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
         begin = range(len(prompts))
         first = sampling.first_prompt
