@@ -15,10 +15,10 @@ from tepo_lab.tasks.answers import Form
 from tepo_lab.tasks.data_files import json_objects, numbered_json_lines
 from tepo_lab.tasks.grading import Grader, grade_all
 
-#: Lines graded at once, so that the first come out before the last are read.
+#: Lines graded together: the first results are printed before the last lines are graded.
 BATCH = 512
 
-#: The file's name that stands for what is piped in.
+#: The file name that means standard input.
 STANDARD_INPUT = Path("-")
 
 
@@ -40,7 +40,7 @@ def grade_lines(file: Path, form: Form) -> Iterator[str]:
     else:
         raise DataError(f"{file}: no such file; name a file of JSON lines with text and answer, or - to read them.")
     if not lines:
-        raise DataError(f"{where}: holds no response; give one JSON object a line, with text and answer.")
+        raise DataError(f"{where}: has no response; write one JSON object a line, with text and answer.")
     for number, row in lines:
         _check(row, f"{where}:{number}")
     remaining = (row for _, row in lines)

@@ -1,7 +1,7 @@
-"""Sampling with grading at its heels: a response is graded while others are still sampled.
+"""Sampling and grading side by side: a response is graded while others are still sampled.
 
-Both may share cores, and an answer's deadline is wall time: one that needs a large part of it on an idle core (half,
-where two share one) can pass it here, and counts as timed out. Others get the grade that they would get afterwards.
+Both may share cores. An answer's deadline is CPU time of the worker that grades it, so the grades are those of grading
+everything afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sampled:
 
 
 def decoder(tokenizer: Any) -> Decode:
-    """What makes a response's text of its token ids."""
+    """The function from a response's token ids to its text."""
     return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
@@ -49,10 +49,9 @@ def sample_and_grade(
     text: Decode,
     grading: Grading,
 ) -> Sampled:
-    """`samples` responses to each problem's prompt, each graded against its answer as soon as it is there.
+    """`samples` responses to each problem's prompt, each graded against its answer as soon as it is finished.
 
-    The grades are those that grading all of them afterwards would give, but for deadlines (see the module).
-    `grading` is for this call alone: what of it still waits when the call ends early is given up.
+    `grading` is for this call alone: what of it still waits when the call ends early is cancelled.
     """
     spent = 0.0
     texts: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Samples a suite of benchmarks with a model, grades every answer, and keeps one record a generation."""
+"""Samples a suite of benchmarks with a model and grades every answer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ def evaluate(
 
     A benchmark is asked with its own prompt where it has one, else with `prompt`, and graded by its own grader.
     `system_role`: whether the model's chat template takes a system message (`prompt_text`).
-    The draws depend on the suite's seed alone, so every model of a profile meets the same noise.
-    `on_benchmark` is told each benchmark's count when it is done. Raises `DataError` for problems that are missing, or
-    not as many as stated, before anything is sampled.
+    The draws depend on the suite's seed alone, so every model of a profile gets the same noise.
+    `on_benchmark` is called with each benchmark's count when it is done.
+    Raises `DataError` for problems that are missing, or not as many as stated, before anything is sampled.
     """
-    held_out = {name: open_source(each.data).benchmark(each.problems) for name, each in suite.benchmarks.items()}
+    held_out = {
+        name: open_source(benchmark.data).benchmark(benchmark.problems) for name, benchmark in suite.benchmarks.items()
+    }
     rows: list[dict[str, Any]] = []
     for index, (name, benchmark) in enumerate(suite.benchmarks.items()):
         sampling = Sampling(
@@ -73,11 +75,11 @@ def evaluate(
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, Count]:
     """Right and graded generations of each benchmark, in the rows' order."""
-    found: dict[str, Count] = {}
+    counted: dict[str, Count] = {}
     for row in rows:
-        before = found.get(row["benchmark"], Count(0, 0))
-        found[row["benchmark"]] = Count(before.correct + row["correct"], before.graded + 1)
-    return found
+        before = counted.get(row["benchmark"], Count(0, 0))
+        counted[row["benchmark"]] = Count(before.correct + row["correct"], before.graded + 1)
+    return counted
 
 
 def _rows(name: str, problems: Sequence[Problem], sampled: Sampled, text: Decode) -> list[dict[str, Any]]:

@@ -52,8 +52,8 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         self._show()
 
     def _allocate(self, states: Tensor, rows: int | None = None) -> Tensor:
-        held, heads, _, head_dim = states.shape
-        return states.new_empty(rows or held, heads, self.capacity, head_dim)
+        present, heads, _, head_dim = states.shape
+        return states.new_empty(rows or present, heads, self.capacity, head_dim)
 
     def _show(self) -> None:
         self.keys, self.values = (room[:, :, : self._length] for room in self._room)

@@ -11,7 +11,7 @@ from typing import Protocol
 class Sampling:
     """How to decode. Temperature 0 is greedy; `seed` and a prompt's index fix every draw for that prompt.
 
-    Prompt i draws as prompt `first_prompt` + i: a process that samples a share of a list says where its share begins,
+    Prompt i draws as prompt `first_prompt` + i: a process that samples a share of a list names where its share begins,
     and gets what one process would have sampled for the whole list (to rounding of the logits).
     """
 
@@ -26,7 +26,7 @@ class Sampling:
 class Response:
     """One sampled continuation.
 
-    `token_ids` ends with an end-of-sequence token unless `truncated`, which says that the limit came first.
+    `token_ids` ends with an end-of-sequence token unless `truncated`, which means that the limit came first.
     `log_probs` are the sampler's own, in nats, where the sampler is not the trainer's model.
     """
 
@@ -38,12 +38,12 @@ class Response:
 #: Token ids of each prompt.
 Prompts = Sequence[Sequence[int]]
 
-#: Is told of a response: its prompt's place in the list, its own place among that prompt's samples, and itself.
+#: A callback for a finished response: (index of its prompt, index among that prompt's samples, response).
 Finished = Callable[[int, int, Response], None]
 
 
 def ignore_response(prompt: int, sample: int, response: Response) -> None:
-    """The `Finished` of a caller who waits for all responses."""
+    """The `Finished` of a caller that waits for all responses."""
 
 
 class Engine(Protocol):
@@ -54,8 +54,8 @@ class Engine(Protocol):
     ) -> list[list[Response]]:
         """`samples` responses to each prompt of token ids, in the prompts' order.
 
-        `finished` is told of each response that this process samples, once, in any order, while others are still
-        sampled: what it starts elsewhere goes on beside them.
+        `finished` is called with every response that this process samples, once, in any order, while others are still
+        sampled.
         """
         ...
 
@@ -73,7 +73,7 @@ class Engine(Protocol):
 
 
 class DelegatingEngine:
-    """The part of an engine over another one that it leaves to that one: all but `generate`."""
+    """The part of an engine that it delegates to another one: all but `generate`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -75,7 +75,7 @@ class TransformersEngine:
         """The weights are the trainer's own."""
 
     def close(self) -> None:
-        """Nothing is held besides the model."""
+        """There is nothing besides the model."""
 
     @torch.no_grad()
     def generate(
@@ -87,17 +87,17 @@ class TransformersEngine:
         """
         was_training = self.model.training
         self.model.eval()
-        found: dict[tuple[int, int], Response] = {}
+        responses: dict[tuple[int, int], Response] = {}
         try:
             for prompt, sample, rows in self._batches(len(prompts), samples):
                 draws = Draws(sampling, sampling.first_prompt + prompt, sample, *rows, device=self.model.device)
                 for row, response in self._decode(prompts[prompt : prompt + rows[0]], rows[1], sampling, draws):
                     place = prompt + row // rows[1], sample + row % rows[1]
-                    found[place] = response
+                    responses[place] = response
                     finished(*place, response)
         finally:
             self.model.train(was_training)
-        return [[found[prompt, sample] for sample in range(samples)] for prompt in range(len(prompts))]
+        return [[responses[prompt, sample] for sample in range(samples)] for prompt in range(len(prompts))]
 
     def _batches(self, count: int, samples: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
         """(first prompt, first sample, (prompts, samples of each)), so that at most `sequences_per_batch` rows each."""
@@ -148,10 +148,10 @@ class TransformersEngine:
                     break
                 if remaining <= (1 - COMPACT_AT) * len(ended):
                     yield from self._responses(tokens, log_probs, alive[ended], step)
-                    kept = (~ended).nonzero().squeeze(-1)
-                    alive, chosen, ended = alive[kept], chosen[kept], ended[kept]
-                    mask, next_position = mask[kept], next_position[kept]
-                    cache.batch_select_indices(kept)
+                    rest = (~ended).nonzero().squeeze(-1)
+                    alive, chosen, ended = alive[rest], chosen[rest], ended[rest]
+                    mask, next_position = mask[rest], next_position[rest]
+                    cache.batch_select_indices(rest)
             logits = self.model(
                 input_ids=chosen.unsqueeze(-1),
                 attention_mask=mask[..., : width + step + 1],
@@ -212,14 +212,14 @@ def _choose(logits: Tensor, sampling: Sampling, uniform: Tensor) -> Tensor:
         probabilities = torch.zeros_like(probabilities).scatter_(-1, order, ordered)
     if logits.shape[-1] <= 2 * BLOCK:
         cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-        return _found(cumulative, uniform * cumulative[:, -1:]).squeeze(-1)
-    # A large vocabulary is searched in two stages, so that no float64 of its size is ever held.
+        return _first_above(cumulative, uniform * cumulative[:, -1:]).squeeze(-1)
+    # A large vocabulary is searched in two stages, so that no float64 of its size is ever in memory.
     blocks = pad(probabilities, (0, -logits.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
     cumulative = pad(blocks.sum(-1, dtype=torch.float64).cumsum(-1), (1, 0))
     target = uniform * cumulative[:, -1:]
-    block = _found(cumulative[:, 1:], target)
+    block = _first_above(cumulative[:, 1:], target)
     inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).cumsum(-1, dtype=torch.float64)
-    place = _found(inside, target - cumulative.gather(1, block))
+    place = _first_above(inside, target - cumulative.gather(1, block))
     return (block * BLOCK + place).squeeze(-1).clamp(max=logits.shape[-1] - 1)
 
 
@@ -229,6 +229,6 @@ def _log_probs(logits: Tensor, chosen: Tensor, sampling: Sampling) -> Tensor:
     return scaled.gather(-1, chosen.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
 
 
-def _found(cumulative: Tensor, target: Tensor) -> Tensor:
+def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:
     """(B, 1) the first place whose cumulative sum (B, N) exceeds the target (B, 1)."""
     return torch.searchsorted(cumulative.contiguous(), target, right=True).clamp(max=cumulative.shape[-1] - 1)

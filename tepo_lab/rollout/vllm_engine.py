@@ -19,7 +19,7 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
 }
 
-#: How vLLM says as it starts that a GPU lacks memory, or that others gave some back as it measured.
+#: vLLM's messages at its start when a GPU has too little memory, or when others freed some while it measured.
 NO_MEMORY = (
     "is less than desired GPU memory utilization",
     "No available memory for the cache blocks",
@@ -103,11 +103,11 @@ class VllmEngine:
             seed = prompt_seed(sampling.seed, sampling.first_prompt + prompt)
             for sample in range(samples):
                 self._ask(prompt * samples + sample, ids, sampling, seed + sample)
-        found: dict[int, Response] = {}
+        responses: dict[int, Response] = {}
         for place, response in self._answers():
-            found[place] = response
+            responses[place] = response
             finished(*divmod(place, samples), response)
-        return [[found[prompt * samples + sample] for sample in range(samples)] for prompt in range(len(prompts))]
+        return [[responses[prompt * samples + sample] for sample in range(samples)] for prompt in range(len(prompts))]
 
     def _ask(self, place: int, prompt: Sequence[int], sampling: Sampling, seed: int) -> None:
         """Queue one response to `prompt`, known by its place."""
@@ -164,7 +164,7 @@ class VllmEngine:
 
     def close(self) -> None:
         """Give back vLLM's memory, so that the process may have another engine."""
-        # What is there when it starts is kept from the garbage collector until it is shut down.
+        # Until its shutdown the engine core freezes the objects of its start, which the garbage collector then skips.
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
         gc.collect()

@@ -81,20 +81,18 @@ class ChainTask:
         """The first `count` different problems of a split's stream: the fixed list of a benchmark.
 
         Raises:
-            DataError: the split does not hold so many, as far as 20 draws for each asked can tell.
+            DataError: the split has not so many, judging from 20 draws per problem asked.
         """
-        found: dict[str, Problem] = {}
+        problems: dict[str, Problem] = {}
         for position in range(20 * count):
             problem = self.problem(split, position)
-            found.setdefault(problem.id, problem)
-            if len(found) == count:
-                break
-        if len(found) < count:
-            raise DataError(
-                f"chain task: only {len(found)} different {split} problems of {self.terms} terms found, {count} asked; "
-                "ask for fewer, or for more terms"
-            )
-        return list(found.values())
+            problems.setdefault(problem.id, problem)
+            if len(problems) == count:
+                return list(problems.values())
+        raise DataError(
+            f"chain task: {self.terms} terms give only {len(problems)} different {split} problems, {count} asked; "
+            "ask for fewer, or for more terms"
+        )
 
     def _draw(self, key: str) -> str:
         """A prompt from a key, by hashing, so that it is the same under every version of Python and numpy."""

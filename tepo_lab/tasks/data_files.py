@@ -23,7 +23,7 @@ def local_files(data: DatasetData) -> list[Path]:
     place = Path(str(data.path)).expanduser()
     if not place.is_dir():
         return [place] if place.is_file() else []
-    files = sorted(each for each in place.iterdir() if each.suffix in SUFFIXES)
+    files = sorted(file for file in place.iterdir() if file.suffix in SUFFIXES)
     if len(files) > 1:
         return [file for file in files if data.split in re.split("[^a-z0-9]+", file.stem.lower())] or files
     return files
@@ -37,14 +37,14 @@ def local_rows(data: DatasetData, *, key: str = "data") -> list[dict[str, Any]]:
     place = Path(str(data.path)).expanduser()
     files = local_files(data)
     if not files and place.is_dir():
-        raise DataError(f"{place}: the folder holds no .jsonl or .parquet file; set {key}.path to one that does.")
+        raise DataError(f"{place}: the folder has no .jsonl or .parquet file; set {key}.path to one that does.")
     if not files:
         what = "neither a file nor a folder" if place.exists() else "no such file or folder"
         raise DataError(f"{place}: {what}; set {key}.path to a .jsonl or .parquet file or a folder.")
     for file in files:
         # A device has no end, and a pipe may never begin.
         if not file.is_file():
-            raise DataError(f"{file}: not a file that can be read; take it out of the folder.")
+            raise DataError(f"{file}: not a file that can be read; remove it from the folder.")
     return [row for file in files for row in (_parquet_rows(file) if file.suffix == ".parquet" else json_lines(file))]
 
 
@@ -54,7 +54,7 @@ def json_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def numbered_json_lines(file: Path) -> list[tuple[int, dict[str, Any]]]:
-    """As `json_lines`, each with its line's number; empty lines count, and are passed over."""
+    """As `json_lines`, with line numbers; empty lines are skipped, but counted."""
     try:
         with file.open("rb") as stream:
             return json_objects(stream, where=str(file))

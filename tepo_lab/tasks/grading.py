@@ -25,8 +25,8 @@ How = Literal["exact", "symbolic", "timeout", "none"]
 class Grade:
     """`correct` is 0 or 1; `extracted` the answer found, if any; `how` the stage that decided.
 
-    "exact": text or numbers; "symbolic": a computer algebra system; "timeout": it gave no answer in the seconds of its
-    own time that it has, or died of the question, and the answer counts as wrong; "none": the response holds no answer.
+    "exact": text or numbers; "symbolic": a computer algebra system; "timeout": it used up its CPU time, or its workers
+    died, and the answer counts as wrong; "none": the response has no answer.
     """
 
     correct: int
@@ -36,7 +36,7 @@ class Grade:
 
 @dataclass(frozen=True)
 class Grader:
-    """How responses are graded: in which `form` the answer stands, and whether mathematics has a say."""
+    """How responses are graded: in which `form` the answer stands, and whether mathematics may decide."""
 
     form: Form = "boxed"
     symbolic: bool = True
@@ -86,7 +86,7 @@ class Grading:
         self.cancel()
 
     def cancel(self) -> None:
-        """Give up what waits: else the process, at its end or with its next grading, would work it all off first."""
+        """Cancel what waits: else the process would work it off before its end or its next grading."""
         for verdict in self._verdicts.values():
             verdict.cancel()
 

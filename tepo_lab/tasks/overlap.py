@@ -1,4 +1,4 @@
-"""Problems that stand twice: within a data set, with other answers, or in training and in a benchmark."""
+"""Repeated problems: within a data set, with other answers, or in training and in a benchmark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tepo_lab.tasks.sources import ListSource, ProblemSource, open_source
 #: Problems looked at of the embedded task's endless stream.
 STREAM_SAMPLE = 5000
 
-#: Ids shown of each finding.
+#: Ids shown per line.
 EXAMPLES = 5
 
 _FRACTION = re.compile(r"\\[dtc]frac(?![a-z])")
@@ -26,17 +26,17 @@ _LAYOUT = re.compile(r"\\(?:left|right|displaystyle|q?quad|[()\[\],;:! ])(?![a-z
 
 
 def statement(problem: Problem) -> str:
-    """A problem's text as it is compared: without case, spaces, layout and punctuation, operators and digits kept."""
+    """A problem's text as it is compared: without case, spaces, layout and punctuation; operators and digits remain."""
     text = unicodedata.normalize("NFKC", problem.prompt).casefold()
     return _LAYOUT.sub("", _FRACTION.sub(r"\\frac", text))
 
 
 @dataclass(frozen=True)
 class DataReport:
-    """What was found in one data set.
+    """The faults of one data set.
 
-    `repeated` are ids of statements met before in the set, `conflicting` those among them with another answer,
-    `overlaps` ids of training problems by the benchmark they stand in, `error` why the set cannot be read.
+    `repeated` are ids of statements that an earlier problem of the set has, `conflicting` those among them with another
+    answer, `overlaps` ids of training problems by the benchmark that has them, `error` why the set cannot be read.
     """
 
     name: str
@@ -58,28 +58,28 @@ class DataReport:
         """The report for people."""
         if self.error is not None:
             return [f"{self.name}: {self.error}"]
-        found = [
+        lines = [
             f"{self.name}: {self.problems} problems, {len(self.repeated)} repeated, "
             f"{len(self.conflicting)} of them with another answer" + _examples(self.conflicting or self.repeated)
         ]
         for benchmark, ids in self.overlaps.items():
             if ids:
-                found.append(f"  {len(ids)} stand in {benchmark} and are left out of training{_examples(ids)}")
-        return found
+                lines.append(f"  {len(ids)} are in {benchmark} and are left out of training{_examples(ids)}")
+        return lines
 
 
 def check_data(training: Data, suite: Suite) -> list[DataReport]:
     """Reports on the training data and on each benchmark. What cannot be read is reported as such."""
     try:
-        problems = _problems(training, STREAM_SAMPLE)
+        source = open_source(training)
+        problems = source.problems if isinstance(source, ListSource) else source.training(0, STREAM_SAMPLE, seed=0)
         first = _report("training", problems)
     except DataError as error:
         problems, first = [], DataReport("training", error=str(error))
     reports, overlaps = [], {}
     for name, benchmark in suite.benchmarks.items():
         try:
-            source = open_source(benchmark.data, key=f"suite.benchmarks.{name}.data")
-            held_out = source.benchmark(benchmark.problems)
+            held_out = open_source(benchmark.data, key=f"suite.benchmarks.{name}.data").benchmark(benchmark.problems)
         except DataError as error:
             reports.append(DataReport(name, error=str(error)))
             continue
@@ -90,26 +90,25 @@ def check_data(training: Data, suite: Suite) -> list[DataReport]:
 
 
 def without_overlaps(source: ProblemSource, suite: Suite) -> tuple[ProblemSource, int]:
-    """The training problems that stand in no benchmark of the suite, and how many were dropped.
+    """The training problems that are in no benchmark of the suite, and how many were dropped.
 
     The embedded task is left as it is: its splits are apart by construction. Raises `DataError` when none is left.
     """
-    data_sets = [each for each in suite.benchmarks.values() if isinstance(each.data, DatasetData)]
-    if not isinstance(source, ListSource) or not data_sets:
+    benchmarks = [benchmark for benchmark in suite.benchmarks.values() if isinstance(benchmark.data, DatasetData)]
+    if not isinstance(source, ListSource) or not benchmarks:
         return source, 0
-    held_out = {statement(problem) for each in data_sets for problem in open_source(each.data).benchmark(each.problems)}
-    kept = [problem for problem in source.problems if statement(problem) not in held_out]
-    if not kept:
+    held_out = {
+        statement(problem)
+        for benchmark in benchmarks
+        for problem in open_source(benchmark.data).benchmark(benchmark.problems)
+    }
+    remaining = [problem for problem in source.problems if statement(problem) not in held_out]
+    if not remaining:
         raise DataError(
-            f"{source.where}: all of its {len(source.problems)} problems stand in a benchmark of suite {suite.name}; "
+            f"{source.where}: all of its {len(source.problems)} problems are in a benchmark of suite {suite.name}; "
             "train on other data."
         )
-    return ListSource(kept, where=source.where), len(source.problems) - len(kept)
-
-
-def _problems(data: Data, sample: int) -> list[Problem]:
-    source = open_source(data)
-    return source.problems if isinstance(source, ListSource) else source.training(0, sample, seed=0)
+    return ListSource(remaining, where=source.where), len(source.problems) - len(remaining)
 
 
 def _report(name: str, problems: Sequence[Problem]) -> DataReport:

@@ -17,6 +17,8 @@ from tepo_lab.tasks.chain import ChainTask
 from tepo_lab.tasks.data_files import local_rows
 from tepo_lab.tasks.hub_data import hub_name, hub_rows
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 class ProblemSource(Protocol):
     """Problems for training, by position in an endless stream, and for a benchmark, as a fixed list."""
@@ -57,10 +59,10 @@ class ListSource:
 
     def __init__(self, problems: Sequence[Problem], *, where: str) -> None:
         if not problems:
-            raise DataError(f"{where}: holds no problem.")
+            raise DataError(f"{where}: has no problem.")
         repeated = [name for name, count in Counter(problem.id for problem in problems).items() if count > 1]
         if repeated:
-            raise DataError(f"{where}: the id {repeated[0]!r} stands more than once; ids must be unique.")
+            raise DataError(f"{where}: the id {repeated[0]!r} occurs more than once; ids must be unique.")
         self.problems = list(problems)
         self.where = where
 
@@ -102,24 +104,26 @@ def _problem(row: dict[str, Any], number: int, data: DatasetData, where: str) ->
         _text(_value(row, column, place), f"{place}: column {column!r}") for column in (columns.prompt, columns.answer)
     )
     if columns.answer_pattern is not None:
-        found = re.findall(columns.answer_pattern, answer)
-        if not found:
+        matches = re.findall(columns.answer_pattern, answer)
+        if not matches:
             raise DataError(
-                f"{place}: {columns.answer_pattern!r} is not in its column {columns.answer!r}; mend "
-                "data.columns.answer_pattern, or set it to null where the column holds the bare answer."
+                f"{place}: {columns.answer_pattern!r} does not match its column {columns.answer!r}; change "
+                "data.columns.answer_pattern, or set it to null where the column is the bare answer."
             )
-        answer = _text(found[-1].strip(), f"{place}: what {columns.answer_pattern!r} finds in {columns.answer!r}")
+        answer = _text(matches[-1].strip(), f"{place}: what {columns.answer_pattern!r} finds in {columns.answer!r}")
     if columns.tolerance is not None and columns.tolerance not in row:
         raise DataError(f"{place} has no column {columns.tolerance!r}.{nearest(columns.tolerance, row)}")
     tolerance = row[columns.tolerance] if columns.tolerance else None
     if tolerance:
         answer += f"±{tolerance}"
     given = row.get(columns.id) if columns.id else None
+    if isinstance(given, bytes) or (isinstance(given, str) and _SURROGATE.search(given)):
+        _text(given, f"{place}: column {columns.id!r}")
     return Problem(id=str(given if given is not None else number), prompt=prompt, answer=answer)
 
 
 def _value(row: dict[str, Any], column: str, place: str) -> Any:
-    """The value of a column, or of a place inside one; None where the column holds nothing.
+    """The value of a column, or of a place inside one; None where the column is empty.
 
     Raises `DataError` when there is no such column.
     """
@@ -141,19 +145,21 @@ def _value(row: dict[str, Any], column: str, place: str) -> Any:
 def _text(value: Any, what: str) -> str:
     """A column's value as text: several answers with commas between them, whole numbers without a point.
 
-    Raises `DataError`, in which `what` names the value, for one that no response could ever equal.
+    Raises `DataError`, in which `what` names the value, for one that is no text or that no response could ever equal.
     """
-    if isinstance(value, list) and value and not any(isinstance(each, list) for each in value):
-        return ", ".join(_text(each, what) for each in value)
+    if isinstance(value, list) and value and not any(isinstance(item, list) for item in value):
+        return ", ".join(_text(item, what) for item in value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     text = "" if value is None else str(value)
-    if isinstance(value, list | dict):
+    if isinstance(value, list | dict | bool | bytes):
         fault = f"is {text[:40]}, neither text nor a number nor a list of them"
     elif not text.strip():
         fault = "is empty"
     elif isinstance(value, float) and not math.isfinite(value):
         fault = f"is {value}, not a finite number"
+    elif _SURROGATE.search(text):
+        fault = "has half of a surrogate pair, which is no character"
     else:
         return text
-    raise DataError(f"{what} {fault}; mend the row, or name other columns in data.columns.")
+    raise DataError(f"{what} {fault}; correct the row, or name other columns in data.columns.")

@@ -63,7 +63,7 @@ class Backwards:
 
 
 class SlowVerifier:
-    """Notes at once what it is asked for, and decides nothing before it is told to `end`."""
+    """Notes at once what it is asked for, and decides nothing before `end` is called."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -79,7 +79,21 @@ class SlowVerifier:
             verdict.set_result("equal" if sorted(gold) == sorted(given) else "different")
 
 
-def told(grades: Sequence[Grade]) -> list[tuple[int, str]]:
+class QuickVerifier(SlowVerifier):
+    """Decides at once."""
+
+    def submit(self, pair: tuple[str, str]) -> Future[Any]:
+        verdict = super().submit(pair)
+        verdict.set_result("equal" if sorted(pair[0]) == sorted(pair[1]) else "different")
+        return verdict
+
+
+@pytest.fixture(autouse=True)
+def quick_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "shared_verifier", QuickVerifier)
+
+
+def graded(grades: Sequence[Grade]) -> list[tuple[int, str]]:
     return [(grade.correct, grade.how) for grade in grades]
 
 
@@ -105,13 +119,13 @@ def test_the_first_finished_response_is_being_graded_before_the_last_is_sampled(
     sampled = run(Backwards(between), Grading())
     # Responses 5 and 4 need mathematics, 3 has no answer, 2 is as 5, and 0 is right by its text.
     assert asked == [1, 2, 2, 2, 3]
-    assert told(sampled.grades) == GRADES
+    assert graded(sampled.grades) == GRADES
 
 
 def test_grades_are_those_of_grading_everything_afterwards() -> None:
     sampled = run(Backwards(), Grading())
     answers = [problem.answer for problem in PROBLEMS for _ in range(3)]
-    assert told(sampled.grades) == told(grade_all(TEXTS, answers)) == GRADES
+    assert graded(sampled.grades) == graded(grade_all(TEXTS, answers)) == GRADES
     assert [response.token_ids[0] for group in sampled.responses for response in group] == list(range(6))
 
 
@@ -183,7 +197,7 @@ def test_texts_are_kept_by_place() -> None:
 
 
 class OneAtATime:
-    """A pool of one worker that does not decide before it is told to; it notes what it has begun."""
+    """A pool of one worker that does not decide before `may_end` is set; it notes what it has begun."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

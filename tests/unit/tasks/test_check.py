@@ -66,7 +66,7 @@ def test_repeats_conflicts_and_overlaps_are_reported(training: DatasetData, held
     assert (second.name, second.problems, second.repeated) == ("bench", 2, ())
     assert first.lines() == [
         "training: 5 problems, 2 repeated, 1 of them with another answer (t3)",
-        "  1 stand in bench and are left out of training (t5)",
+        "  1 are in bench and are left out of training (t5)",
     ]
 
 
@@ -91,7 +91,7 @@ def test_overlaps_are_dropped_from_training_and_counted(training: DatasetData, h
 
 
 def test_training_on_the_test_set_alone_is_refused(held_out: DatasetData) -> None:
-    with pytest.raises(DataError, match="all of its 2 problems stand in a benchmark"):
+    with pytest.raises(DataError, match="all of its 2 problems are in a benchmark"):
         without_overlaps(open_source(held_out), suite(held_out))
 
 

@@ -60,7 +60,7 @@ def test_the_hub_form_of_gsm8k_is_mapped_in_yaml() -> None:
 
 def test_an_answer_without_the_pattern_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", ROWS)
-    with pytest.raises(DataError, match=r"row 1: .* is not in its column 'answer'"):
+    with pytest.raises(DataError, match=r"row 1: .* does not match its column 'answer'"):
         open_source(data(path, answer_pattern="#### (.+)"))
 
 
@@ -96,8 +96,8 @@ def test_another_count_is_an_error_with_both_numbers(tmp_path: Path) -> None:
         ('{"problem": "p", "answer": "a"}\n{"problem"\n', r"x\.jsonl:2 is not JSON"),
         ("[1]\n", r"x\.jsonl:1 is not a JSON object"),
         ('{"problem": "p", "answers": "a"}\n', r"row 1 has no column 'answer'\. Did you mean 'answers'"),
-        ("", "holds no problem"),
-        ('{"id": 1, "problem": "p", "answer": 1}\n{"id": 1, "problem": "q", "answer": 2}\n', "id '1' stands more"),
+        ("", "has no problem"),
+        ('{"id": 1, "problem": "p", "answer": 1}\n{"id": 1, "problem": "q", "answer": 2}\n', "id '1' occurs more"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, content: str, message: str) -> None:
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, content: str, mes
 def test_missing_files_and_empty_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         open_source(data(tmp_path / "none.jsonl"))
-    with pytest.raises(DataError, match=r"holds no \.jsonl or \.parquet"):
+    with pytest.raises(DataError, match=r"has no \.jsonl or \.parquet"):
         open_source(data(tmp_path))
 
 
@@ -154,11 +154,31 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
         ({"a": 2}, "is {'a': 2}, neither"),
         (float("inf"), "is inf, not a finite number"),
         (["2", float("nan")], "is nan, not a finite number"),
+        (True, "is True, neither"),
+        (["2", False], "is False, neither"),
+        ("2\ud800", "has half of a surrogate pair"),
     ],
 )
 def test_an_answer_that_no_response_could_equal_is_refused(answer, said, tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [*ROWS, {"problem": "3+3?", "answer": answer}])
     with pytest.raises(DataError, match=f"x.jsonl: row 3: column 'answer' {said}"):
+        open_source(data(path))
+
+
+@pytest.mark.parametrize("column", ["id", "problem", "answer"])
+@pytest.mark.parametrize("value", [b"2", None, "\ud800"])
+def test_binary_null_and_broken_text_is_refused_with_row_and_column(column: str, value, tmp_path: Path) -> None:
+    """Binary columns would be trained on as Python writes them."""
+    values = {"id": "a", "problem": "1+1?", "answer": "2"} | {column: value}
+    if value == "\ud800":
+        path = write(tmp_path / "x.jsonl", [values])
+    else:
+        path = tmp_path / "x.parquet"
+        pq.write_table(pa.Table.from_pylist([values]), path)
+    if (column, value) == ("id", None):
+        assert [problem.id for problem in open_source(data(path)).problems] == ["1"]
+        return
+    with pytest.raises(DataError, match=f"row 1: column '{column}'"):
         open_source(data(path))
 
 
