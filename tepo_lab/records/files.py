@@ -170,6 +170,15 @@ def run_folders(home: Path) -> list[RunFolder]:
     return [RunFolder(path.parent) for path in sorted(home.glob("runs/*/run.json"))]
 
 
+def is_inside(path: Path, home: Path) -> bool:
+    """Whether a path is in a home when its links are followed: what is elsewhere is not ours to copy or to delete."""
+    try:
+        return path.resolve().is_relative_to(home.resolve())
+    except (OSError, RuntimeError):
+        # A loop of links.
+        return False
+
+
 def read_record(path: Path) -> bytes:
     """The content of a record. Raises `FileNotFoundError`, and `RecordError` where it is no file that can be read."""
     try:

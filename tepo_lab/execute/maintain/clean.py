@@ -1,4 +1,4 @@
-"""What a home holds that no run needs: said before it goes, and never a record."""
+"""Finds and removes what no run of a home needs, never a record."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from rich.text import Text
 
 from tepo_lab.execute.planning.named_runs import recorded_runs
 from tepo_lab.execute.running.scratch import is_left_over, is_stale
-from tepo_lab.records.files import RunFolder
+from tepo_lab.records.files import RunFolder, is_inside
 from tepo_lab.records.history import RunHistory, State
 from tepo_lab.records.lock import is_locked
+from tepo_lab.records.processes import birth
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names as registry_names
 
-#: Used where a run.json does not say how many checkpoints its policy keeps.
+#: Checkpoints kept by a run whose run.json gives no policy.
 _KEPT = 2
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -29,7 +30,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file or folder that can go, why, and its size in bytes. `run` is whose it is; None for the home's own."""
+    """A file or folder that no run needs, why, and its size in bytes. `run` is its run's folder; None outside runs."""
 
     path: Path
     why: str
@@ -40,69 +41,64 @@ class Leftover:
 def leftovers(
     home: Path, folders: Sequence[RunFolder], *, keep: int | None = None, unknown: bool = False
 ) -> list[Leftover]:
-    """What can go: partial files of killed writers, dead leases, checkpoints beyond the runs' policy.
+    """What can be removed: partial files of killed writers, leases of dead processes, surplus checkpoints.
 
-    Args: `keep`, checkpoints kept of runs that are over, when not as many as their policy says; `unknown`: also all
-    checkpoints of runs that no sweep of the registry or of the home consists of. Runs that are going on are left alone,
-    and run.json, metrics, events, generations, token files and logs of any run. The checkpoints of a run whose run.json
-    is damaged stay too, as standard error says: what its policy is cannot be told.
+    Never a run.json, metrics, events, generations, token files or logs; nothing of a run that is running; no checkpoint
+    of a damaged run, whose policy is unknown; nothing that is in the home only through a link.
+
+    Args: `keep`, checkpoints kept of runs that ended, instead of as many as their policy says; `unknown`: also all
+    checkpoints of runs that are in no sweep of the registry or of the home.
     """
     known = known_runs(home) if unknown else None
-    found = list(_home_leftovers(home))
+    found: list[tuple[Path, str, RunFolder | None]] = []
+    for path in sorted(home.glob("ray/*")):
+        if is_left_over(path):
+            found.append((path, "scratch of an ended session", None))
+    for path in sorted(home.glob("sweeps/*/.*.partial")):
+        # The writer's machine is unknown here; partial files of a run are guarded by the run's lock.
+        if not _writer_lives(path) and is_stale(path):
+            found.append((path, "left by a killed writer", None))
     for folder in folders:
-        if folder.run_file.exists() and not is_locked(folder):
+        if not folder.run_file.exists() or is_locked(folder):
+            continue
+        for pattern in (".*.partial", "*/.*.partial", ".lease.*"):
+            for path in sorted(folder.path.glob(pattern)):
+                if not _writer_lives(path):
+                    found.append((path, "left by a killed writer", folder))
+        if folder.lease_file.exists():
+            found.append((folder.lease_file, "lease of a dead process", folder))
+        history = RunHistory.read(folder)
+        if history.run and history.state is not State.DAMAGED:
             is_unknown = known is not None and folder.name not in known
-            found += _partials(folder)
-            history = RunHistory.read(folder)
-            # The checkpoint policy of a damaged run is unknown, and it may need them all.
-            if history.run and history.state is not State.DAMAGED:
-                found += _checkpoints(history, keep, is_unknown)
-    return found
+            found += [(path, why, folder) for path, why in _surplus_checkpoints(history, keep, is_unknown)]
+    # A link itself can be removed; what is behind a linked folder cannot.
+    return [Leftover(path, why, _size(path), run) for path, why, run in found if is_inside(path.parent, home)]
 
 
 def remove(found: Iterable[Leftover]) -> int:
-    """Remove what was found, but nothing of a run that someone has begun to work on since. Returns bytes freed."""
+    """Remove what was found, except of a run that has been started since. Returns bytes freed."""
     freed = 0
-    for each in found:
-        if each.run is not None and is_locked(each.run):
+    for leftover in found:
+        if leftover.run is not None and is_locked(leftover.run):
             continue
-        if each.path.is_dir() and not each.path.is_symlink():
-            shutil.rmtree(each.path)
+        if leftover.path.is_dir() and not leftover.path.is_symlink():
+            shutil.rmtree(leftover.path)
         else:
-            each.path.unlink(missing_ok=True)
-        freed += each.size
+            leftover.path.unlink(missing_ok=True)
+        freed += leftover.size
     return freed
 
 
 def known_runs(home: Path) -> set[str]:
-    """Folder names of the runs that a sweep of the registry, or one that was run in this home, consists of."""
+    """Folder names of the runs of every sweep of the registry and every sweep that was run in this home."""
     known = {name for path in home.glob("sweeps/*/sweep.json") for name in recorded_runs(path)}
     for name in registry_names("sweeps"):
-        known |= {each.folder for each in expand(*load_sweep(name)).runs}
+        known |= {run.folder for run in expand(*load_sweep(name)).runs}
     return known
 
 
-def _home_leftovers(home: Path) -> Iterator[Leftover]:
-    for path in sorted(home.glob("ray/*")):
-        if is_left_over(path):
-            yield Leftover(path, "scratch of an ended session", _size(path))
-    for path in sorted(home.glob("sweeps/*/.*.partial")):
-        # Nothing tells which machine its writer is on; those of a run are guarded by its lease.
-        if not _writer_lives(path) and is_stale(path):
-            yield Leftover(path, "left by a killed writer", _size(path))
-
-
-def _partials(folder: RunFolder) -> Iterator[Leftover]:
-    for pattern in (".*.partial", "*/.*.partial", ".lease.*"):
-        for path in sorted(folder.path.glob(pattern)):
-            if not _writer_lives(path):
-                yield Leftover(path, "left by a killed writer", _size(path), folder)
-    if folder.lease_file.exists():
-        yield Leftover(folder.lease_file, "lease of a dead process", _size(folder.lease_file), folder)
-
-
-def _checkpoints(history: RunHistory, keep: int | None, is_unknown: bool) -> Iterator[Leftover]:
-    folder = history.folder
+def _surplus_checkpoints(history: RunHistory, keep: int | None, is_unknown: bool) -> Iterator[tuple[Path, str]]:
+    """Checkpoints that may be removed, the oldest first, and why."""
     policy = history.spec["trainer"].get("keep_checkpoints")
     kept, why = max(1, policy) if isinstance(policy, int) else _KEPT, "checkpoint beyond the run's policy"
     if is_unknown:
@@ -110,22 +106,22 @@ def _checkpoints(history: RunHistory, keep: int | None, is_unknown: bool) -> Ite
     elif keep is not None and history.state.is_final:
         kept, why = keep, f"checkpoint of a run that is over, beyond --keep {keep}"
     for step in history.checkpoints[: max(0, len(history.checkpoints) - kept)]:
-        yield Leftover(folder.checkpoint(step), why, _size(folder.checkpoint(step)), folder)
+        yield history.folder.checkpoint(step), why
 
 
 def _writer_lives(path: Path) -> bool:
     match = re.search(r"\.(\d+)\.partial$", path.name)
-    return match is not None and Path(f"/proc/{match[1]}").exists()
+    return match is not None and birth(int(match[1])) is not None
 
 
 def _size(path: Path) -> int:
     if path.is_dir() and not path.is_symlink():
-        return sum(_size(each) for each in path.iterdir())
+        return sum(map(_size, path.iterdir()))
     return path.lstat().st_size
 
 
 def size_text(size: float) -> str:
-    """Bytes for people: 512 B, 1.5 GB."""
+    """Bytes as text: 512 B, 1.5 GB."""
     for unit in _UNITS[:-1]:
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -134,31 +130,31 @@ def size_text(size: float) -> str:
 
 
 def leftovers_json(home: Path, found: Sequence[Leftover], *, removed: bool) -> dict[str, Any]:
-    """What goes or has gone, for scripts; sizes in bytes."""
+    """What can be or was removed, for scripts; sizes in bytes."""
     return {
         "removed": removed,
-        "bytes": sum(each.size for each in found),
+        "bytes": sum(leftover.size for leftover in found),
         "leftovers": [
             {
-                "path": str(each.path.relative_to(home)),
-                "why": each.why,
-                "bytes": each.size,
-                "run": each.run.name if each.run is not None else None,
+                "path": str(leftover.path.relative_to(home)),
+                "why": leftover.why,
+                "bytes": leftover.size,
+                "run": leftover.run.name if leftover.run is not None else None,
             }
-            for each in found
+            for leftover in found
         ],
     }
 
 
 def leftovers_text(home: Path, found: Sequence[Leftover], *, removed: bool) -> Group:
-    """What goes or has gone, largest first, with the sum."""
+    """What can be or was removed, largest first, with the sum."""
+    if not found:
+        return Group(Text("Nothing to free."))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("size", "what", "why"):
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
-    for each in sorted(found, key=lambda each: -each.size):
-        table.add_row(size_text(each.size), Text(str(each.path.relative_to(home))), each.why)
-    total = size_text(sum(each.size for each in found))
-    if not found:
-        return Group(Text("Nothing to free."))
-    said = f"Freed {total}." if removed else f"{total} would be freed; nothing was removed. Add --yes to remove it."
-    return Group(table, Text(f"\n{said}", style="bold"))
+    for leftover in sorted(found, key=lambda leftover: -leftover.size):
+        table.add_row(size_text(leftover.size), Text(str(leftover.path.relative_to(home))), leftover.why)
+    total = size_text(sum(leftover.size for leftover in found))
+    result = f"Freed {total}." if removed else f"{total} would be freed; nothing was removed. Add --yes to remove it."
+    return Group(table, Text(f"\n{result}", style="bold"))

@@ -48,8 +48,12 @@ def home(tmp_path):
         folder.generations(run.spec.steps).parent.mkdir()
         frame.to_parquet(folder.generations(run.spec.steps))
         append_line(folder.events_file, {"time": 1.0, "event": "started", "step": 0})
-        append_line(folder.events_file, {"time": 2.0, "event": "complete", "step": run.spec.steps})
-    found = folder.run()
+        counts = frame.groupby("benchmark")["correct"].agg(["sum", "size"])
+        tallies = {name: {"correct": int(right), "graded": int(size)} for name, (right, size) in counts.T.items()}
+        end = {"time": 2.0, "step": run.spec.steps}
+        append_line(folder.events_file, {"event": "evaluated", "benchmarks": tallies, **end})
+        append_line(folder.events_file, {"event": "complete", **end})
+    found = json.loads(folder.run_file.read_text())
     found["provenance"] |= {"commit": "abc", "dirty": True, "diff": hashlib.sha256(b"patch").hexdigest()}
     write_json(folder.run_file, found)
     patch_file(home, found["provenance"]["diff"]).parent.mkdir(exist_ok=True)
@@ -74,6 +78,7 @@ def unpack(archive, place):
     return folder
 
 
+@pytest.mark.integration
 def test_the_same_table_is_rendered_from_the_archive_elsewhere(home, tmp_path, capsys, monkeypatch):
     asked = ("table3", *ASKED, "--panel", "e")
     table = json.loads(tepo_lab(capsys, monkeypatch, "report", *asked, "--home", str(home), "--format", "json"))
@@ -101,6 +106,7 @@ def test_the_same_table_is_rendered_from_the_archive_elsewhere(home, tmp_path, c
     assert "`provenance/` holds" in readme
 
 
+@pytest.mark.integration
 def test_a_figure_is_drawn_from_the_archive_by_the_command_that_it_names(home, tmp_path, capsys, monkeypatch):
     (tepo,) = map(RunFolder, home.glob("runs/tepo-nano-s1-*"))
     append_line(tepo.metrics_file, {"step": 1, "reward/mean": 0.5, "actor/entropy": 0.25})
@@ -120,6 +126,7 @@ def test_a_figure_is_drawn_from_the_archive_by_the_command_that_it_names(home, t
     assert (elsewhere / "dynamics.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.integration
 def test_the_token_files_that_a_page_shows_are_packed(home, tmp_path, capsys, monkeypatch):
     folders = sorted(map(RunFolder, home.glob("runs/tepo-nano-*")), key=lambda each: each.name)
     response = {name: [0.5] * 4 for name in TOKEN_COLUMNS}
@@ -166,6 +173,25 @@ def test_a_record_cannot_bring_files_from_outside_the_home_into_an_archive(home,
     write_json(run_file, run)
     with pytest.raises(RecordError, match="as the SHA-256 of a patch"):
         write_bundle(tmp_path / "x.tar.gz", home, families=[run["family"]], tables={}, report="table3", arguments=())
+
+
+@pytest.mark.parametrize("what", ["metrics.jsonl", "generations", "selection.json"])
+def test_a_link_out_of_the_home_is_not_followed(home, tmp_path, what):
+    (run_file, *_) = sorted(home.glob("runs/*/run.json"))
+    path = run_file.with_name(what)
+    secret = tmp_path / "secret"
+    if what == "generations":
+        path.rename(secret)
+    else:
+        secret.write_text("secret")
+    if what == "selection.json":
+        path = home / "sweeps" / "a" / what
+        path.parent.mkdir(parents=True)
+    path.symlink_to(secret)
+    family = json.loads(run_file.read_text())["family"]
+    with pytest.raises(RecordError, match=f"{what}.* link"):
+        write_bundle(tmp_path / "x.tar.gz", home, families=[family], tables={}, report="table3", arguments=())
+    assert not (tmp_path / "x.tar.gz").exists()
 
 
 def test_the_same_records_give_the_same_bytes(home, tmp_path):

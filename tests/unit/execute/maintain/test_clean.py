@@ -1,19 +1,22 @@
-"""What `tepo-lab clean` finds, and that it touches no record and no run that is going on."""
+"""`tepo-lab clean` finds what no run needs, and touches no record and no run that is running."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from tepo_lab.execute.maintain.clean import known_runs, leftovers, leftovers_text, remove, size_text
 from tepo_lab.execute.planning.actions import entry
 from tepo_lab.execute.running.prepare import prepare_folder, write_sweep
 from tepo_lab.execute.running.scratch import scratch_folder
-from tepo_lab.records.files import append_line
+from tepo_lab.records.files import RunFolder, append_line
 from tepo_lab.records.lock import RunLock
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep, planned
@@ -34,6 +37,9 @@ def folder(tmp_path):
     prepare_folder(found)
     folder = found.folder
     append_line(folder.metrics_file, {"step": 1})
+    suite = found.planned.spec.suite.benchmarks.items()
+    tallies = {name: {"correct": 0, "graded": each.problems * each.samples} for name, each in suite}
+    append_line(folder.events_file, {"time": 1.0, "event": "evaluated", "step": 20, "benchmarks": tallies})
     append_line(folder.events_file, {"time": 1.0, "event": "complete", "step": 20})
     for path in (folder.generations(20), folder.tokens(20), folder.log_file):
         path.parent.mkdir(exist_ok=True)
@@ -152,20 +158,35 @@ def test_runs_that_no_sweep_has_lose_their_checkpoints_only_when_asked(tmp_path,
     assert records(folder) == before
 
 
-def test_sizes_and_totals_are_said_for_people(tmp_path, folder):
-    from io import StringIO
+@pytest.mark.parametrize("link", ["run", "checkpoints"])
+def test_what_is_behind_a_link_out_of_the_home_is_left_alone(tmp_path, folder, link):
+    home = tmp_path / "other"
+    mine = RunFolder(home / "runs" / folder.name)
+    if link == "run":
+        mine.path.parent.mkdir(parents=True)
+        mine.path.symlink_to(folder.path)
+    else:
+        shutil.copytree(folder.path, mine.path)
+        shutil.rmtree(mine.checkpoints)
+        mine.checkpoints.symlink_to(folder.checkpoints)
+    assert leftovers(home, [mine], keep=0, unknown=True) == []
 
-    from rich.console import Console
 
-    assert [size_text(each) for each in (0, 999, 1500, 2.5e9, 3e15)] == [
-        "0 B",
-        "999 B",
-        "1.5 kB",
-        "2.5 GB",
-        "3000.0 TB",
-    ]
+def test_of_a_linked_checkpoint_only_the_link_is_removed(tmp_path, folder):
+    target = tmp_path / "elsewhere"
+    folder.checkpoint(5).rename(target)
+    folder.checkpoint(5).symlink_to(target)
+    remove(leftovers(tmp_path, [folder]))
+    assert not folder.checkpoint(5).is_symlink()
+    assert (target / "model" / "weights").stat().st_size == 1000
+
+
+def test_sizes_as_text(tmp_path, folder):
+    sizes = {0: "0 B", 999: "999 B", 1500: "1.5 kB", 2.5e9: "2.5 GB", 3e15: "3000.0 TB"}
+    assert {size: size_text(size) for size in sizes} == sizes
     found = leftovers(tmp_path, [folder])
-    for removed, said in ((False, "2.0 kB would be freed; nothing was removed. Add --yes"), (True, "Freed 2.0 kB.")):
+    for removed in (False, True):
         stream = StringIO()
         Console(file=stream, width=160).print(leftovers_text(tmp_path, found, removed=removed))
-        assert said in stream.getvalue()
+        assert "2.0 kB" in stream.getvalue()
+        assert ("--yes" in stream.getvalue()) == (not removed)
