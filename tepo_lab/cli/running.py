@@ -29,6 +29,9 @@ from tepo_lab.cli.common import (
 from tepo_lab.cli.printing import print_tables, rendered
 from tepo_lab.errors import ConfigError
 
+#: Seconds that the mirror may take to catch up when all runs are over.
+MIRROR_SECONDS = 60.0
+
 #: Upper bound of a cluster's resources as options; keeps infinities out.
 MOST = 1_000_000
 
@@ -60,30 +63,47 @@ def run(
     Interrupted at any moment, the same command goes on from the checkpoints; runs that are done are not run again.
     Exit code: 0 when all runs came to their end, 1 when some failed (see tepo-lab why), 2 for a wrong input.
     """
+    from tepo_lab.execute.planning.actions import find_folder
     from tepo_lab.execute.running.sweep import run_sweep
+    from tepo_lab.execute.showing.session import ConsoleObserver
     from tepo_lab.registry.expand import expand, load_sweep
+    from tepo_lab.report.render.page import build_page
+    from tepo_lab.tables import plain, sweep_tables
+    from tepo_lab.track.thread import MirrorThread
 
-    sweep, rest = load_sweep(name, overrides or [])
-    expansion = expand(sweep, rest)
+    expansion = expand(*load_sweep(name, overrides or []))
     check_home(home)
-    # Progress goes to standard error, so that the table alone is on standard output.
-    console = console_of(stderr=True)
     for note in expansion.notes:
         print_note(note)
-    with run_sweep(home, expansion, console=console, address=address, mlflow=mlflow) as session:
-        from tepo_lab.report.render.page import build_page
-        from tepo_lab.tables import plain, sweep_tables
-
+    # Progress goes to standard error, so that the table alone is on standard output.
+    console = console_of(stderr=True)
+    observer = ConsoleObserver(expansion, console)
+    folders = [find_folder(home, run) for run in expansion.runs]
+    mirror = MirrorThread(
+        home,
+        mlflow,
+        expansion.sweep.name,
+        # A run is shown once it has begun; until then its folder says only what is asked for.
+        lambda: [folder for folder in folders if folder.events_file.exists()],
+        observer.note,
+    )
+    observer.on_start = mirror.start
+    try:
+        result = run_sweep(home, expansion, observer, address=address)
         tables, command = sweep_tables(home, name, overrides or [])
-        session.log_table(rendered(tables, TableFormat.md), plain(tables), build_page(tables, home))
+        values = rendered(tables, TableFormat.md), plain(tables), build_page(tables, home)
+        result.write_table(*values)
+        mirror.log_table(*values)
+    finally:
+        mirror.stop(timeout_seconds=MIRROR_SECONDS)
     print_tables(tables, format)
-    session.say_what_it_cost()
+    observer.ended(result)
     where = "" if home == HOME else f" --home {home}"
     console.print(
         f"Results: {home.resolve()}\nNext: {command}{where}\n      tepo-lab ui{where}",
         soft_wrap=True,
     )
-    if session.failed:
+    if result.failed:
         raise typer.Exit(1)
 
 

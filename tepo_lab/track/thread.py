@@ -71,6 +71,9 @@ class MirrorThread:
 
         Returns whether MLflow now says what the records say; when it does not, `on_problem` is told the mend.
         """
+        if self._thread.ident is None:
+            # Never started: nothing was to be mirrored.
+            return True
         self._outcome = outcome
         self._deadline = time.monotonic() + timeout_seconds
         self._stopping.set()

@@ -1,4 +1,4 @@
-"""What a cluster has, and what is refused before anything is started: no such cluster, no room, no such way to work."""
+"""What a cluster has, and which runs are refused before anything is started."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_reachable(address: str) -> None:
         ) from None
 
 
-def check_before_start(address: str | None, pending: Iterable[Entry]) -> None:
+def check_place(address: str | None, pending: Iterable[Entry]) -> None:
     """Raise `ResourceError` where Ray would be started, or joined, in vain.
 
     Nothing answers at `address`; or, without one, a run asks for more than this machine has.
@@ -70,28 +70,25 @@ def check_before_start(address: str | None, pending: Iterable[Entry]) -> None:
     if address is not None:
         check_reachable(address)
         return
-    for each in pending:
-        check_fits(Cluster(((float(os.cpu_count() or 1), _own_gpus(each)),)), each)
+    for entry in pending:
+        gpus = 0.0
+        # To count GPUs takes seconds.
+        if entry.planned.spec.resources.gpus:
+            from torch.cuda import device_count
+
+            gpus = float(device_count())
+        check_fits(Cluster(((float(os.cpu_count() or 1), gpus),)), entry)
 
 
-def _own_gpus(each: Entry) -> float:
-    """GPUs of this machine; 0 for a run that asks for none, since to look takes seconds."""
-    if not each.planned.spec.resources.gpus:
-        return 0.0
-    from torch.cuda import device_count
-
-    return float(device_count())
-
-
-def check_fits(cluster: Cluster, each: Entry) -> None:
+def check_fits(cluster: Cluster, entry: Entry) -> None:
     """Raise `ResourceError`, with the numbers, for a run that asks for more than the cluster has.
 
     Learners without GPUs take a core each, however small the share that they ask for: each is a process that computes.
     """
-    asked = each.planned.spec.resources
+    asked = entry.planned.spec.resources
     if not asked.gpus and asked.learners > cluster.cpus:
         raise ResourceError(
-            f"run {each.folder.name}: {asked.learners} learners without GPUs work on a core each, and there are "
+            f"run {entry.folder.name}: {asked.learners} learners without GPUs take a core each, and there are "
             f"{cluster.cpus:g}; set resources.learners={max(1, int(cluster.cpus))} or fewer."
         )
     if cluster.slots(asked):
@@ -99,34 +96,33 @@ def check_fits(cluster: Cluster, each: Entry) -> None:
     share, nodes = bundle(asked), len(cluster.nodes)
     learners = f" for {asked.learners} learners ({share.get('CPU', 0):g} and {share.get('GPU', 0):g} each)"
     raise ResourceError(
-        f"run {each.folder.name} asks for {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
+        f"run {entry.folder.name} asks for {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
         f"{learners if asked.learners > 1 else ''}, there are {cluster.cpus:g} and {cluster.gpus:g}"
         f"{f' on {nodes} nodes, with room for {cluster.room_for(share)} such processes' if nodes > 1 else ''}; "
         "set resources.cpus or resources.gpus, join a cluster with --address, or choose profile=nano."
     )
 
 
-def check_supported(each: Entry) -> None:
+def check_supported(entry: Entry) -> None:
     """Raise `ResourceError` for a run that cannot be carried out here, though it can be planned."""
-    spec = each.planned.spec
-    if spec.rollout.engine == "vllm" and find_spec("vllm") is None:
+    if entry.planned.spec.rollout.engine == "vllm" and find_spec("vllm") is None:
         raise ResourceError(
-            f"run {each.folder.name}: rollout.engine=vllm and vLLM is not installed; pip install 'tepo-lab[vllm]' "
+            f"run {entry.folder.name}: rollout.engine=vllm and vLLM is not installed; pip install 'tepo-lab[vllm]' "
             "(in a checkout: pip install -e '.[vllm]'), or "
             "set rollout.engine=transformers to sample with the trainer's own model (slower)."
         )
-    check_learners(each)
+    check_learners(entry)
 
 
-def check_learners(each: Entry) -> None:
+def check_learners(entry: Entry) -> None:
     """Raise `ResourceError` for a run whose learners and engines cannot be placed so on any cluster."""
-    asked = each.planned.spec.resources
+    asked = entry.planned.spec.resources
     if asked.learners > 1 and asked.gpus not in (0, asked.learners):
         raise ResourceError(
-            f"run {each.folder.name}: {asked.learners} learners work on one GPU each, and resources.gpus is "
+            f"run {entry.folder.name}: {asked.learners} learners take one GPU each, and resources.gpus is "
             f"{asked.gpus:g}; set resources.gpus={asked.learners} or resources.learners={max(1, int(asked.gpus))}."
         )
     if asked.placement == "separate":
         raise ResourceError(
-            f"run {each.folder.name}: engines work on the learners' own GPUs; set resources.placement=colocated."
+            f"run {entry.folder.name}: engines share the learners' GPUs; set resources.placement=colocated."
         )

@@ -1,4 +1,4 @@
-"""Failures of a run: the user's or the machine's, what they are recorded as, and how long a retry waits."""
+"""Failures of a run: the user's or the machine's, how they are recorded, and how long a retry waits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Any, Literal
 from tepo_lab.errors import TepoLabError, is_machine_failure
 from tepo_lab.records.events import Failed
 from tepo_lab.records.files import RunFolder, write_json
-from tepo_lab.records.history import RunHistory, append_event
-
-Kind = Literal["user", "machine"]
+from tepo_lab.records.history import RunHistory, State, append_event
 
 #: Seconds before the first retry after a failure of the machine; each further one waits `RETRY_GROWTH` times as long.
 RETRY_SECONDS = 2.0
@@ -23,13 +21,13 @@ LONGEST_RETRY_SECONDS = 120.0
 
 
 def machine_trouble(error: OSError) -> str | None:
-    """What the machine lacks and the mend, in a line; None for an error that is not the machine's."""
+    """What the machine is short of and how to fix it, in a line; None for an error that is not the machine's."""
     if not is_machine_failure(error):
         return None
     where = f"{error.filename}: " if error.filename else ""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    mend = "free space (tepo-lab clean shows what could go)" if is_full else "mend the machine"
-    return f"{where}{error.strerror or error}; {mend}, then give the same command again: it goes on from here."
+    fix = "free space (tepo-lab clean shows what can be removed)" if is_full else "fix the machine"
+    return f"{where}{error.strerror or error}; {fix}, then give the same command again: it goes on from here."
 
 
 def retry_seconds(failures: int) -> float:
@@ -38,7 +36,7 @@ def retry_seconds(failures: int) -> float:
 
 
 def fingerprint(error: BaseException) -> str:
-    """12 hex digits, equal for errors of the same kind that arose at the same place in the code."""
+    """12 hex digits, equal for errors of the same kind raised at the same place in the code."""
     frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     return hashlib.sha256(json.dumps([type(error).__name__, frames]).encode()).hexdigest()[:12]
 
@@ -49,41 +47,42 @@ def text_fingerprint(text: str) -> str:
 
 
 def record_user_failure(folder: RunFolder, error: BaseException) -> None:
-    """Say in the run's records that it failed by the user's making; the other runs go on."""
-    said = str(error) if isinstance(error, TepoLabError) else f"{type(error).__name__}: {error}"
-    _record(folder, "user", said, fingerprint(error), type(error).__name__)
+    """Record that the user's configuration or code failed the run, which ends it."""
+    text = str(error) if isinstance(error, TepoLabError) else f"{type(error).__name__}: {error}"
+    _record(folder, "user", text, fingerprint(error), type(error).__name__)
+    end_attempt(folder)
 
 
-def record_machine_failure(folder: RunFolder, error: BaseException) -> None:
-    """Say in the run's records that retrying did not help; the same command tries again from its checkpoint."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    said = lines[-1] if lines else type(error).__name__
-    _record(folder, "machine", said, text_fingerprint(said), type(error).__name__)
+def record_machine_failure(folder: RunFolder, text: str) -> None:
+    """Record that retries did not help. Args: `text` of the last error, which ends with its message."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    message = lines[-1] if lines else "Ray Tune gave no reason"
+    _record(folder, "machine", message, text_fingerprint(message), "RuntimeError")
 
 
-def _record(folder: RunFolder, kind: Kind, said: str, found: str, error_type: str) -> None:
+def _record(folder: RunFolder, kind: Literal["user", "machine"], text: str, mark: str, error_type: str) -> None:
     history = RunHistory.read(folder, owned_by_us=True)
-    event = Failed(
-        step=history.step, kind=kind, error=" ".join(said.split())[:500], error_type=error_type, fingerprint=found
-    )
-    append_event(folder, event)
+    if history.state is State.DAMAGED:
+        return
+    error = " ".join(text.split())[:500]
+    append_event(folder, Failed(step=history.step, kind=kind, error=error, error_type=error_type, fingerprint=mark))
 
 
 def log_error(folder: RunFolder, error: BaseException) -> None:
-    """Keep the traceback in the run's trial.log, as far as the disk still takes it."""
+    """Append the traceback to the run's trial.log, as far as the disk takes it."""
     text = "".join(traceback.format_exception(error))
     try:
         with folder.log_file.open("a", encoding="utf-8") as log:
             log.write(text)
     except OSError as full:
-        # A full disk is often the very error that is to be told, and must not be hidden by that of telling it.
+        # A full disk is often the very error that is to be logged, and must not be hidden by one of logging it.
         error.add_note(f"{folder.log_file} could not be written: {full}")
 
 
 def begin_attempt(folder: RunFolder, session: str) -> int:
     """Count an attempt at a run. Returns how many of this session's attempts died before it.
 
-    The count lies in a file because the process that failed is gone: nothing else of it may be left.
+    The count is in a file because the process that failed may be dead.
     """
     before = _attempt(folder)
     failures = int(before["failures"]) + 1 if before.get("session") == session else 0
@@ -92,13 +91,13 @@ def begin_attempt(folder: RunFolder, session: str) -> int:
 
 
 def end_attempt(folder: RunFolder) -> None:
-    """The attempt ended by itself, whatever its outcome."""
+    """Forget the count: the attempt ended by itself, whatever its outcome."""
     folder.attempt_file.unlink(missing_ok=True)
 
 
 def _attempt(folder: RunFolder) -> dict[str, Any]:
     try:
         values = json.loads(folder.attempt_file.read_text())
-        return values if isinstance(values, dict) and isinstance(values.get("failures"), int) else {}
     except (OSError, ValueError):
         return {}
+    return values if isinstance(values, dict) and isinstance(values.get("failures"), int) else {}

@@ -1,8 +1,8 @@
 """A trial of several learners: Ray Train's worker group inside a trial of Tune.
 
-The worker group's placement group is the trial's only claim on the cluster: one bundle a learner, for its updates and
-the engine beside it, all or none. The process that Tune starts only waits, and takes nothing, so two trials cannot
-each hold half of what both need.
+The worker group's placement group is the trial's only claim on the cluster: one bundle per learner, for its updates
+and the engine beside it, all or none. The process that Tune starts only waits, and takes nothing, so two trials cannot
+each claim half of what both need.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from tepo_lab.errors import is_machine_failure
 from tepo_lab.execute.running.attempt import Attempt
-from tepo_lab.execute.running.failures import end_attempt, log_error, record_user_failure
+from tepo_lab.execute.running.failures import log_error, record_user_failure
 from tepo_lab.records.files import RunFolder
 from tepo_lab.schema.profile import Resources
 
 
 def bundle(resources: Resources) -> dict[str, float]:
-    """What one learner of a run takes, by Ray's names."""
+    """What one learner of a run takes, by Ray's names of resources."""
     share = {"CPU": resources.cpus / resources.learners, "GPU": resources.gpus / resources.learners}
     return {name: amount for name, amount in share.items() if amount}
 
@@ -49,7 +49,7 @@ def run_with_learners(config: dict[str, Any]) -> None:
             storage_path=config["storage"],
             # Tune counts the retries.
             failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
-            # A search decides by validation scores; else the run's records say how it stands.
+            # A search decides by validation scores; all else is in the run's records.
             callbacks=[TuneReportCallback()] if config["search"] else [],
         ),
     )
@@ -61,11 +61,10 @@ def run_with_learners(config: dict[str, Any]) -> None:
         if not users or any(is_machine_failure(failure) for failure in failures.values()):
             raise
         record_user_failure(folder, users[0])
-        end_attempt(folder)
 
 
 def learn(config: dict[str, Any]) -> None:
-    """What each worker does: the run from where it stands to its end, in step with the others."""
+    """What each worker does: the run from its newest checkpoint to its end, in step with the others."""
     from ray import train
 
     from tepo_lab.train.distributed.process_group import TorchProcessGroup
@@ -87,7 +86,7 @@ def learn(config: dict[str, Any]) -> None:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether a worker failed because another one was gone: Ray's word for the dead one, torch's for the waiting."""
+    """Whether a worker failed because another one died: Ray's error for the dead one, torch's for the waiting ones."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {"RayError", "RayTrainError", "DistError"}:
         return True

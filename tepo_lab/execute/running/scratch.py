@@ -1,46 +1,60 @@
-"""Where Ray Tune keeps what it needs of a session, named so that any machine can tell whose it is."""
+"""Where Ray Tune stores what it needs of a session: a folder that is locked as long as its session lives."""
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import socket
 import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tepo_lab.records.processes import birth, pid_namespace
+from filelock import FileLock, Timeout
 
-#: What another machine's process may be writing is left alone for so many seconds after its last change: a day.
+#: Seconds after its last change from which a file or folder of another machine counts as left over: a day.
 STALE_SECONDS = 86_400.0
 
-
-def scratch_folder(home: Path, sweep: str) -> Path:
-    """This process's folder for a sweep: HOME/ray/<sweep>-<machine>-<process>-<birth>."""
-    return home / "ray" / f"{sweep}-{_machine()}-{os.getpid()}-{birth(os.getpid()) or 0}"
+_LOCK = "session.lock"
 
 
-def is_left_over(path: Path) -> bool:
-    """Whether the session that a scratch folder belongs to has ended.
+@contextmanager
+def scratch_folder(home: Path, sweep: str) -> Iterator[Path]:
+    """A new folder HOME/ray/<sweep>-<host>-<8 hex digits>, locked by this process, removed at the end."""
+    folder = home / "ray" / f"{sweep}-{_host()}-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    with FileLock(folder / _LOCK):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
-    Of another machine's, which shares the home, that is told by the time of its last change alone.
+
+def is_left_over(folder: Path) -> bool:
+    """Whether the session of a scratch folder has ended: its lock is free.
+
+    A lock of another host may not be visible here: its folder is left over when nothing in it has changed for a day.
     """
-    owner = re.fullmatch(r".+-(\w+)-(\d+)-(\d+)", path.name)
-    if owner is None or owner[1] != _machine():
-        return path.is_dir() and is_stale(path)
-    return (birth(int(owner[2])) or "0") != owner[3]
+    lock = folder / _LOCK
+    if f"-{_host()}-" not in folder.name or not lock.exists():
+        return folder.is_dir() and is_stale(folder)
+    try:
+        with FileLock(lock, timeout=0):
+            return True
+    except Timeout:
+        return False
 
 
 def is_stale(path: Path) -> bool:
     """Whether nothing in a file or folder has changed for `STALE_SECONDS`."""
     try:
-        changed = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+        changed = max(part.lstat().st_mtime for part in (path, *path.rglob("*")))
     except FileNotFoundError:
-        # Gone since it was listed: someone is at work here.
+        # It was removed since it was listed: another process works here.
         return False
     return time.time() - changed > STALE_SECONDS
 
 
-def _machine() -> str:
-    """This machine's name and its numbering of processes, which containers of one name have each for themselves."""
-    numbering = re.sub(r"\D", "", pid_namespace() or "")
-    return re.sub(r"\W", "_", f"{socket.gethostname()}_{numbering}")
+def _host() -> str:
+    return re.sub(r"\W", "_", socket.gethostname())

@@ -11,9 +11,9 @@ from tepo_lab.schema.sweep import Search
 
 
 class Halving(ASHAScheduler):  # type: ignore[misc]
-    """Asynchronous successive halving that tells `stopped` of each trial that it ends, and at which step.
+    """Asynchronous successive halving that calls `stopped` for each trial that it ends, with the step.
 
-    A run that has come to `steps` ends by itself, with its evaluation.
+    A run that has reached `steps` ends by itself, with its evaluation.
     """
 
     def __init__(self, *, steps: int, stopped: Callable[[Any, int], None], **settings: Any) -> None:

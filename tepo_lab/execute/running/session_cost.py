@@ -1,39 +1,42 @@
-"""What a session cost: how busy the cores were, how long the first step took to come, what the platform took."""
+"""What a session cost: how busy the cores were, how long the first step took, and the platform's own share."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import psutil
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.showing.text import counted, duration
 from tepo_lab.records.events import Evaluated, Validated
-from tepo_lab.records.files import tell_passed_over
 from tepo_lab.records.history import RunHistory
-from tepo_lab.records.processes import descendants, process
 
 
 @dataclass
 class CpuMeter:
-    """CPU seconds of this process and of all that it started, those that have ended since among them.
+    """CPU seconds of this process and of all that it started, including those that have ended since.
 
-    Call `sample` now and then: what a process used after its last sample is not known once it has ended.
+    Call `sample` regularly: what a process used after its last sample is not known once it has ended.
     """
 
-    seen: dict[tuple[int, str], float] = field(default_factory=dict)
+    #: CPU seconds by process number and creation time, which together are unique.
+    seen: dict[tuple[int, float], float] = field(default_factory=dict)
 
     def sample(self) -> None:
-        """Look at every living descendant."""
-        self.seen |= {(each.pid, each.born): each.cpu_seconds for each in descendants(os.getpid())}
+        """Read the clocks of every living descendant."""
+        own = psutil.Process()
+        for process in (own, *own.children(recursive=True)):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                self.seen[process.pid, process.create_time()] = times.user + times.system
 
     @property
     def seconds(self) -> float:
-        """CPU seconds seen so far."""
         return sum(self.seen.values())
 
 
@@ -45,7 +48,7 @@ class SessionCost:
     from the command to the end of the first training step, the share of the cores that steps and evaluations kept busy
     (their CPU seconds) from the first trial's beginning to the last one's end, and the share of all CPU seconds that
     went into other things than steps and evaluations: scheduling, starting processes, loading models, the mirror. None
-    where nothing tells.
+    where nothing was measured.
     """
 
     runs: int
@@ -57,8 +60,7 @@ class SessionCost:
     overhead_share: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return dict(self.__dict__)
+        return asdict(self)
 
     def __str__(self) -> str:
         parts = [
@@ -74,38 +76,38 @@ class SessionCost:
         return "; ".join(parts)
 
 
-def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu_seconds: float | None) -> SessionCost:
-    """The cost of a session that began then (Unix seconds) and worked on `ran`, as their records tell.
+def session_cost(
+    entries: Sequence[Entry], *, began: float, cores: float | None, cpu_seconds: float | None
+) -> SessionCost:
+    """The cost of a session that began then (Unix seconds) and worked on `entries`, by what their runs recorded since.
 
-    A line that does not say when it was is passed over; so is a run whose records are damaged, which is named on
-    standard error.
-    Args: `cores` that the cluster has, None where no trial was started; `cpu_seconds` of the session's processes, None
-    where they are not all this machine's.
+    Runs whose records are damaged add nothing.
+    Args: `cores` of the cluster, None where no trial was started; `cpu_seconds` of the session's processes, None where
+    they are not all this machine's.
     """
     occupied = cpu = tokens = 0.0
     firsts: list[float] = []
-    begins: list[float] = []
+    starts: list[float] = []
     ends: list[float] = []
-    for each in ran:
+    for entry in entries:
+        events = [event for event in RunHistory.read(entry.folder).events if event.time >= began]
         try:
-            steps = [step for step in each.folder.metrics() if (step.get("time") or -1.0) >= began]
-            events = [event for event in RunHistory.read(each.folder).events if event.time >= began]
-        except RecordError as error:
-            tell_passed_over(each.folder, error)
+            steps = [step for step in entry.folder.metrics() if (step.get("time") or -1.0) >= began]
+        except RecordError:
             continue
         sampled = [event for event in events if isinstance(event, Evaluated | Validated)]
         occupied += sum(step.get("seconds/step") or 0.0 for step in steps)
-        # What was graded again without sampling was recorded as evaluated too, and took no time of the run's.
+        # An evaluation that was only graded again is recorded without seconds.
         occupied += sum(event.seconds or 0.0 for event in sampled)
         cpu += sum(step.get("seconds/cpu") or 0.0 for step in steps)
         cpu += sum(event.cpu_seconds or 0.0 for event in sampled)
         tokens += sum(step.get("rollout/tokens") or 0.0 for step in steps)
         firsts += [steps[0]["time"]] if steps else []
-        begins += [events[0].time] if events else []
+        starts += [events[0].time] if events else []
         ends += [events[-1].time] if events else []
-    span = max(ends) - min(begins) if begins else 0.0
+    span = max(ends) - min(starts) if starts else 0.0
     return SessionCost(
-        runs=len(ran),
+        runs=len(entries),
         wall_seconds=time.time() - began,
         trial_seconds=occupied,
         tokens=tokens,
@@ -113,12 +115,3 @@ def session_cost(ran: Sequence[Entry], *, began: float, cores: float | None, cpu
         busy_share=min(1.0, cpu / (span * cores)) if cores and span and cpu else None,
         overhead_share=max(0.0, 1 - cpu / cpu_seconds) if cpu_seconds and cpu else None,
     )
-
-
-def process_began() -> float:
-    """When this process began, in Unix seconds; its present where the system does not tell."""
-    own = process(os.getpid())
-    if own is None:
-        return time.time()
-    born = int(own.born) / os.sysconf("SC_CLK_TCK")
-    return time.time() - (float(Path("/proc/uptime").read_text().split()[0]) - born)

@@ -1,115 +1,22 @@
-"""A trial as Ray Tune runs it. Failures of the user's making end the run; failures of the machine reach Tune."""
+"""A trial as Ray Tune runs it in a worker: a user's failure ends the run, one of the machine reaches Tune."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune.progress_reporter import TrialProgressCallback
 
-from tepo_lab.errors import RecordError, is_machine_failure
+from tepo_lab.errors import is_machine_failure
 from tepo_lab.execute.running.attempt import Attempt
-from tepo_lab.execute.running.failures import (
-    end_attempt,
-    log_error,
-    record_machine_failure,
-    record_user_failure,
-)
-from tepo_lab.records.events import Stopped
-from tepo_lab.records.files import RunFolder
-from tepo_lab.records.history import append_event
-from tepo_lab.records.lock import RunLock, lease_session
-
-
-class Quiet(TrialProgressCallback):  # type: ignore[misc]
-    """Tune's own lines about trials, which would stand among a command's results, unsaid."""
-
-    def _print(self, msg: str) -> None:
-        """Nothing: the session tells of the runs."""
-
-
-class Ends(tune.Callback):  # type: ignore[misc]
-    """What the driver does as trials end: it records what only Tune knows, and forgets what Tune would keep of each.
-
-    Each end is recorded at once: a while later the driver may be dead, or the run another session's. Args: `learners`
-    of a trial; of several, which work on until Tune has ended them, a stop is recorded when all trials are over.
-    """
-
-    def __init__(self, learners: int = 1) -> None:
-        self._learners = learners
-        self._untold: list[Callable[[], None]] = []
-
-    def on_trial_complete(self, *, trial: Any, **told: Any) -> None:
-        """Forget the trial's results: the records hold them."""
-        _forget_results(trial)
-
-    def on_trial_error(self, *, trial: Any, **told: Any) -> None:
-        """Record the failure of a trial that is not tried again."""
-        _forget_results(trial)
-        self._tell(partial(_record_failure, trial))
-
-    def stopped(self, trial: Any, step: int) -> None:
-        """Record that a search has ended a run."""
-        write = partial(_record_stop, trial, step)
-        if self._learners > 1:
-            self._untold.append(write)
-        else:
-            self._tell(write)
-
-    def tell_rest(self) -> None:
-        """Record what could not be recorded when it happened. Raises `OSError` where it still cannot."""
-        untold, self._untold = self._untold, []
-        for write in untold:
-            self._tell(write)
-        if self._untold:
-            self._untold[0]()
-
-    def _tell(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError:
-            # Of a full disk, say, which may have room when the other runs are over.
-            self._untold.append(write)
-
-
-def _folder(trial: Any) -> RunFolder:
-    return RunFolder(Path(trial.config["folder"]))
-
-
-def _record_stop(trial: Any, step: int) -> None:
-    append_event(_folder(trial), Stopped(step=step, by="asha"))
-
-
-def _record_failure(trial: Any) -> None:
-    # What Tune hands out of a failure is a copy that it makes later.
-    file = Path(trial.error_file) if trial.error_file else None
-    said = file.read_text(errors="replace") if file is not None and file.exists() else ""
-    error = RuntimeError(said.strip() or "Tune gave it up without a word")
-    folder = _folder(trial)
-    # A lease of this very session is of the process that has died, on a node where nobody can look for it.
-    is_ours = lease_session(folder) == trial.config["session"]
-    # Who else holds the run goes on with it; damaged events are told of when the runs are over.
-    with suppress(RecordError), nullcontext() if is_ours else RunLock(folder):
-        record_machine_failure(folder, error)
-
-
-def _forget_results(trial: Any) -> None:
-    """Empty Tune's statistics of a trial that has ended: some 20 kB, of its clocks and counters for the most part."""
-    kept = trial.run_metadata
-    kept.metric_analysis, kept.metric_n_steps = {}, {}
-    kept.last_result = {"config": trial.config}
+from tepo_lab.execute.running.failures import log_error, record_user_failure
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
-    """One `Trial` a time in a process that serves one run after another.
+    """An `Attempt` in a process that serves one run after another; each `step` is one `Attempt.advance`.
 
-    Each `step` is one `Trial.advance`. Tune's own checkpoints are empty: a trial finds its own in its folder.
+    Tune's own checkpoints are empty: an attempt finds the newest one in its run's folder.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -127,8 +34,16 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
             return {"done": True}
         try:
             progress = self.attempt.advance()
-        except Exception as error:  # noqa: BLE001 - told apart below, and raised again when not the user's
-            self._fail(error)
+        except Exception as error:
+            log_error(self.attempt.folder, error)
+            is_machine = is_machine_failure(error)
+            if not is_machine:
+                record_user_failure(self.attempt.folder, error)
+            self.cleanup()
+            if is_machine:
+                # Tune tries again.
+                raise
+            self.ended = True
             return {"done": True}
         self.ended = progress is None or self.attempt.is_over
         if self.ended:
@@ -146,26 +61,13 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         return True
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the run's folder holds its checkpoints."""
+        """Nothing: the run's folder contains its checkpoints."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing: the attempt finds the newest checkpoint."""
 
     def cleanup(self) -> None:
         self.attempt.close()
-
-    def _fail(self, error: Exception) -> None:
-        """Record a failure. One of the machine's is raised, so that Tune tries again."""
-        folder = self.attempt.folder
-        log_error(folder, error)
-        is_machine = is_machine_failure(error)
-        if not is_machine:
-            record_user_failure(folder, error)
-            end_attempt(folder)
-        self.cleanup()
-        if is_machine:
-            raise error
-        self.ended = True
 
 
 def _import_trial() -> None:
