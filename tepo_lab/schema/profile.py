@@ -68,6 +68,9 @@ class ModelSpec(Strict):
     sha256: str | None = Field(default=None, min_length=64, description="of model.safetensors; checked when given")
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
+    trust_remote_code: bool = Field(
+        default=False, description="whether Python code that comes with the model may run: only for authors you trust"
+    )
     system_role: bool = Field(
         default=True, description="whether its chat template takes a system message; else that text begins the user's"
     )

@@ -25,8 +25,9 @@ from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.locations import parse_yaml
 from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.track.ui import running_server, serve
-from tepo_lab.train.checkpoint import MANIFEST, load_training_state, newest
+from tepo_lab.train.checkpoint import MANIFEST, newest
 from tepo_lab.train.model import load_model
+from tepo_lab.train.training_state import load_training_state
 from tests.integration.command import call
 
 SOURCES = sorted(Path(tepo_lab.__file__).parent.rglob("*.py"))
@@ -72,7 +73,10 @@ def test_nothing_in_the_package_runs_what_it_reads():
     assert [each for each in found if each[1] in RUNS_ITS_INPUT and each[0] not in RUNS_ITS_INPUT[each[1]]] == []
     assert [each for each in found if each[1] == "torch.load" and each[2].get("weights_only") != "True"] == []
     assert [each for each in found if each[1] == "yaml.load" and each[2].get("Loader") != "_Loader"] == []
-    assert [each for each in found if each[2].get("shell") == "True" or "trust_remote_code" in each[2]] == []
+    assert [each for each in found if each[2].get("shell") == "True"] == []
+    loads = [each for each in found if each[1].endswith((".from_pretrained", ".from_config")) or each[1] == "LLM"]
+    assert len(loads) >= 6
+    assert [each for each in loads if "trust_remote_code" not in each[2]] == []
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_weights_that_would_run_something_are_refused(tmp_path):
     shutil.copytree(Path(str(resources.files("tepo_lab"))) / "assets" / "nano", folder)
     (folder / "model.safetensors").unlink()
     torch.save({"model.embed_tokens.weight": Marker(made)}, folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"take weights in model\.safetensors"):
+    with pytest.raises(ModelError, match=r"use weights in model\.safetensors"):
         load_model(ModelSpec(name="hostile", path=str(folder)), torch.device("cpu"))
     assert not made.exists()
 

@@ -45,7 +45,7 @@ class MasterAdamW(torch.optim.AdamW):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         super().step(closure)
-        self._show()
+        self.update_model()
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's, with the copies as `masters`."""
@@ -56,10 +56,11 @@ class MasterAdamW(torch.optim.AdamW):
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "masters"})
         with torch.no_grad():
             torch._foreach_copy_(self.masters, state_dict.get("masters", self.masters))
-        self._show()
+        self.update_model()
 
     @torch.no_grad()
-    def _show(self) -> None:
+    def update_model(self) -> None:
+        """Set the model's weights to the rounded copies."""
         torch._foreach_copy_(self.computing, self.masters)
 
 

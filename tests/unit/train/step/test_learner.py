@@ -10,7 +10,9 @@ from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.tasks.sources import open_source
+from tepo_lab.train.distributed.process_group import SINGLE_PROCESS
 from tepo_lab.train.model import load_model
+from tepo_lab.train.step.batches import make_mini_batches
 from tepo_lab.train.step.collect import Collector, Group
 from tepo_lab.train.step.learner import Learner
 from tests.conftest import load_nano
@@ -67,13 +69,15 @@ def test_losses_and_gradients_equal_those_of_padded_rows(arm, micro_batch_tokens
         learner = Learner(spec.model_copy(update={"trainer": trainer}), loaded)
         assert learner.scorer.shares_prompts
         learner.scorer.shares_prompts = shares
-        (mini_batch,) = [learner._with_old_scores(each) for each in learner._mini_batches(groups)]
-        assert (len(mini_batch.parts) == 1) == (micro_batch_tokens == "null")
+        (mini_batch,) = make_mini_batches(groups, trainer, learner.scorer, learner.pad_id, SINGLE_PROCESS)
+        with torch.no_grad():
+            mini_batch = mini_batch.with_old_scores(learner._score)
+        assert (len(mini_batch.micro_batches) == 1) == (micro_batch_tokens == "null")
         moved = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for each in loaded.model.parameters():
                 each += 1e-3 * torch.randn(each.shape, generator=moved)
-        metrics = learner._gradients(mini_batch)
+        metrics = learner._backward(mini_batch)
         found[shares] = metrics, torch.cat([each.grad.flatten().double() for each in loaded.model.parameters()])
     (metrics, gradient), (plain_metrics, plain) = found[True], found[False]
     assert plain.norm() > 0
