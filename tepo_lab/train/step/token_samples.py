@@ -143,7 +143,7 @@ def _plain(value: float | int) -> float | int | None:
 
 
 def write_tokens(path: Path, step: int, groups: Iterable[dict[str, Any]]) -> None:
-    """Write the groups of training step `step`, whole or not at all."""
+    """Write the groups of training step `step`, atomically."""
     values = {"step": step, "groups": list(groups)}
     write_atomically(
         path, (json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n").encode()
