@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tepo_lab.errors import ModelError
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.identity import run_id
+from tepo_lab.registry.expand import planned
 from tepo_lab.schema.profile import ModelSpec
 from tepo_lab.train.model import load_model
 
@@ -121,4 +121,4 @@ def test_trust_is_part_of_the_identity_and_its_default_is_not():
         compose_run("tepo", "nano", given)
         for given in ((), ("model.trust_remote_code=false",), ("model.trust_remote_code=true",))
     )
-    assert run_id(default) == run_id(refused) != run_id(trusted)
+    assert planned(default).run_id == planned(refused).run_id != planned(trusted).run_id
