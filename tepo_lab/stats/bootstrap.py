@@ -3,7 +3,7 @@
 What an interval is about: the score that new training seeds would have on new problems of the same kinds. Two things
 vary, then, and each is resampled at its own level: the seeds (all benchmarks together) and the problems (within each
 benchmark; the same problems for every seed and arm). The samples of a problem stay with it: they are no independent
-evidence about other problems, and resampling them once more would count their noise twice.
+evidence about other problems, and resampling them too would count their noise twice.
 
 Every score here is linear in the problems' scores, so a draw is a vector of multinomial weights, and all rows of a
 table share one matrix product per benchmark.
@@ -40,7 +40,7 @@ DRAWS = 10_000
 
 LEVEL = 0.95
 
-#: Resampling weights held in memory at once (8 bytes each).
+#: Resampling weights in memory at once (8 bytes per weight).
 CHUNK = 4_000_000
 
 
@@ -69,7 +69,7 @@ class Estimate:
 
 def value(scores: Scores, weights: Array) -> float:
     """The score itself: benchmarks' means over seeds and problems, weighted. `weights` (benchmarks,) sum to 1."""
-    return float(sum(weight * each.mean() for weight, each in zip(weights, scores, strict=True)))
+    return float(sum(weight * shares.mean() for weight, shares in zip(weights, scores, strict=True)))
 
 
 def variance(scores: Scores, weights: Array) -> Variance:
@@ -79,15 +79,15 @@ def variance(scores: Scores, weights: Array) -> Variance:
     """
     seeds = len(scores[0])
     problems, problem_spread, cells = 0.0, 0.0, 0.0
-    for weight, each in zip(weights, scores, strict=True):
-        count = each.shape[1]
+    for weight, shares in zip(weights, scores, strict=True):
+        count = shares.shape[1]
         if count < 2 or weight == 0:
             continue
-        part = weight**2 * each.mean(0).var(ddof=1) / count
+        part = weight**2 * shares.mean(0).var(ddof=1) / count
         problems += part
         problem_spread += part**2 / (count - 1)
         if seeds > 1:
-            residual = each - each.mean(0) - each.mean(1, keepdims=True) + each.mean()
+            residual = shares - shares.mean(0) - shares.mean(1, keepdims=True) + shares.mean()
             cells += weight**2 * (residual**2).sum() / ((seeds - 1) * (count - 1)) / (seeds * count)
     by_seed = float((_seed_means(scores) @ weights).var(ddof=1)) / seeds if seeds > 1 else 0.0
     total = float(max(by_seed + problems - cells, by_seed, problems))
@@ -125,7 +125,7 @@ def estimate(
     """
     if not rows:
         return []
-    counts = [each.shape[1] for each in rows[0]]
+    counts = [shares.shape[1] for shares in rows[0]]
     by_problem = np.stack(
         [
             problem_deviations(np.stack([row[index].mean(0) for row in rows], axis=1), draws, seed=[seed, index])
@@ -167,13 +167,13 @@ def _resamples(items: int, draws: int, seed: Sequence[int]) -> Iterator[Array]:
 
 
 def _one(row: Scores, weights: Array, deviations: Array, level: float, bounds: tuple[float, float]) -> Estimate:
-    centre, found = value(row, weights), variance(row, weights)
-    drawn = found.seeds + found.problems
+    centre, variances = value(row, weights), variance(row, weights)
+    drawn = variances.seeds + variances.problems
     tail = (1 - level) / 2
     if drawn > 0:
-        freedom = found.degrees_of_freedom
+        freedom = variances.degrees_of_freedom
         widening = special.stdtrit(freedom, 1 - tail) / special.ndtri(1 - tail) if np.isfinite(freedom) else 1.0
-        scale = float(np.sqrt(found.total / drawn) * widening)
+        scale = float(np.sqrt(variances.total / drawn) * widening)
     else:
         scale = 0.0
     low, high = centre + scale * np.quantile(deviations @ weights, [tail, 1 - tail])
@@ -181,14 +181,14 @@ def _one(row: Scores, weights: Array, deviations: Array, level: float, bounds: t
         value=centre,
         low=float(np.clip(low, *bounds)),
         high=float(np.clip(high, *bounds)),
-        standard_error=float(np.sqrt(found.total)),
-        degrees_of_freedom=found.degrees_of_freedom,
+        standard_error=float(np.sqrt(variances.total)),
+        degrees_of_freedom=variances.degrees_of_freedom,
         seeds=len(row[0]),
     )
 
 
 def _seed_means(scores: Scores) -> Array:
-    return np.stack([each.mean(1) for each in scores], axis=1)
+    return np.stack([shares.mean(1) for shares in scores], axis=1)
 
 
 def _correction(count: int) -> float:

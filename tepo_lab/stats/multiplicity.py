@@ -19,4 +19,4 @@ def holm(p_values: Sequence[float]) -> list[float]:
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(stepped, 1.0)
-    return [float(each) for each in corrected]
+    return [float(value) for value in corrected]

@@ -64,52 +64,53 @@ def compare(
     whether a verdict is asked for; None: for all.
     """
     estimates = [
-        each for (each,) in estimate(differences, [weights], draws=draws, seed=seed, level=level, bounds=(-1.0, 1.0))
+        row[0] for row in estimate(differences, [weights], draws=draws, seed=seed, level=level, bounds=(-1.0, 1.0))
     ]
-    p_values = [p_value(each) for each in estimates]
+    p_values = [p_value(difference) for difference in estimates]
     wanted = [True] * len(estimates) if asked is None else asked
     tested = [
         number
-        for number, (each, is_wanted) in enumerate(zip(estimates, wanted, strict=True))
-        if is_wanted and each.seeds >= MIN_SEEDS
+        for number, (difference, is_wanted) in enumerate(zip(estimates, wanted, strict=True))
+        if is_wanted and difference.seeds >= MIN_SEEDS
     ]
     corrected = dict(zip(tested, holm([p_values[number] for number in tested]), strict=True))
     return [
         Difference(
-            difference=each.value,
-            low=each.low,
-            high=each.high,
+            difference=estimated.value,
+            low=estimated.low,
+            high=estimated.high,
             p=p,
             p_holm=corrected.get(number),
-            smallest_detectable=smallest_detectable(each, level=level) if number in corrected else None,
-            seeds=each.seeds,
-            verdict=_verdict(each, corrected.get(number), 1 - level),
+            smallest_detectable=smallest_detectable(estimated, level=level) if number in corrected else None,
+            seeds=estimated.seeds,
+            verdict=_verdict(estimated, corrected.get(number), 1 - level),
         )
-        for number, (each, p) in enumerate(zip(estimates, p_values, strict=True))
+        for number, (estimated, p) in enumerate(zip(estimates, p_values, strict=True))
     ]
 
 
-def p_value(each: Estimate) -> float:
+def p_value(difference: Estimate) -> float:
     """Two-sided p of "no difference". Without any variation: 1 when the difference is 0, else 0."""
-    if each.standard_error == 0:
-        return 1.0 if each.value == 0 else 0.0
-    return float(2 * special.stdtr(each.degrees_of_freedom, -abs(each.value) / each.standard_error))
+    if difference.standard_error == 0:
+        return 1.0 if difference.value == 0 else 0.0
+    return float(2 * special.stdtr(difference.degrees_of_freedom, -abs(difference.value) / difference.standard_error))
 
 
-def smallest_detectable(each: Estimate, *, level: float = 0.95, power: float = POWER) -> float:
+def smallest_detectable(difference: Estimate, *, level: float = 0.95, power: float = POWER) -> float:
     """The true difference at which Student's t exceeds its critical value with the chance `power`.
 
     t is then noncentral; the usual sum of two central quantiles is too low where degrees of freedom are few.
     """
-    freedom = each.degrees_of_freedom
+    freedom = difference.degrees_of_freedom
     if not np.isfinite(freedom):
         return 0.0
-    return float(special.nctdtrinc(freedom, 1 - power, special.stdtrit(freedom, (1 + level) / 2)) * each.standard_error)
+    errors = special.nctdtrinc(freedom, 1 - power, special.stdtrit(freedom, (1 + level) / 2))
+    return float(errors * difference.standard_error)
 
 
-def _verdict(each: Estimate, p_holm: float | None, alpha: float) -> Verdict:
-    if each.seeds < MIN_SEEDS:
+def _verdict(difference: Estimate, p_holm: float | None, alpha: float) -> Verdict:
+    if difference.seeds < MIN_SEEDS:
         return "not resolved (fewer than 3 seeds)"
     if p_holm is None or p_holm >= alpha:
         return "not resolved"
-    return "better" if each.value > 0 else "worse"
+    return "better" if difference.value > 0 else "worse"

@@ -28,15 +28,15 @@ def enumerated(items: np.ndarray) -> dict[float, float]:
 
 @pytest.mark.parametrize("items", [[0.0, 1.0], [0.0, 0.25, 1.0], [0.1, 0.2, 0.4, 0.9]])
 def test_resampled_problems_and_seeds_follow_the_enumerated_distribution(items: list[float]) -> None:
-    held = np.array(items)
-    exact = enumerated(held)
+    values = np.array(items)
+    exact = enumerated(values)
     for drawn in (
-        problem_deviations(held[:, None], 40_000, seed=[7])[:, 0],
-        seed_deviations(held[:, None], 40_000, seed=[7])[:, 0],
+        problem_deviations(values[:, None], 40_000, seed=[7])[:, 0],
+        seed_deviations(values[:, None], 40_000, seed=[7])[:, 0],
     ):
-        found = frequencies(drawn)
-        assert found.keys() == exact.keys()
-        assert all(abs(found[each] - exact[each]) < 0.01 for each in exact)
+        shares = frequencies(drawn)
+        assert shares.keys() == exact.keys()
+        assert all(abs(shares[value] - exact[value]) < 0.01 for value in exact)
 
 
 def test_interval_of_one_seed_is_the_enumerated_quantile_with_its_corrections() -> None:
@@ -124,7 +124,7 @@ def test_more_seeds_narrow_the_interval() -> None:
     random = np.random.default_rng(1)
     seeds = np.linspace(-0.2, 0.2, 6)[:, None]
     scores = np.clip(0.5 + seeds + random.normal(0, 0.05, (6, 40)), 0, 1)
-    few, many = (estimate([(scores[held],)], [ONE], draws=2000)[0][0] for held in ([0, 5], [0, 1, 2, 3, 4, 5]))
+    few, many = (estimate([(scores[chosen],)], [ONE], draws=2000)[0][0] for chosen in ([0, 5], [0, 1, 2, 3, 4, 5]))
     assert many.high - many.low < few.high - few.low
     assert few.seeds == 2
 
@@ -155,6 +155,7 @@ def simulated(count: int, seeds: int, spread: tuple[float, float, float], random
     return rows, truth
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_intervals_cover_the_truth_as_often_as_they_say(scenario: str, seeds: int) -> None:
