@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tepo_lab.cli.common import examples, group
 
 bench_app = group("bench", "Measure what a step costs on this machine.")
-
-
-class BenchArm(StrEnum):
-    """Arms whose step is measured."""
-
-    grpo_dapo = "grpo_dapo"
-    tepo_no_kl = "tepo_no_kl"
-    tepo = "tepo"
-
-
-class Device(StrEnum):
-    """Where the step runs."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Dtype(StrEnum):
-    """The numbers the model is loaded in."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 @bench_app.command(epilog=examples("bench step --checkpoint my-model --prompts prompts.jsonl --arm tepo"))
@@ -45,9 +22,13 @@ def step(
     max_new: Annotated[int, typer.Option(min=1, help="Longest response, in tokens.")] = 40,
     steps: Annotated[int, typer.Option(min=1, help="Steps measured.")] = 12,
     warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 2,
-    arm: Annotated[BenchArm, typer.Option(help="Whose objective is taken.")] = BenchArm.grpo_dapo,
-    device: Annotated[Device, typer.Option(help="Where the step runs.")] = Device.cpu,
-    dtype: Annotated[Dtype, typer.Option(help="The numbers the model is loaded in.")] = Dtype.float32,
+    arm: Annotated[
+        Literal["grpo_dapo", "tepo_no_kl", "tepo"], typer.Option(help="Whose objective is taken.")
+    ] = "grpo_dapo",
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where the step runs.")] = "cpu",
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="The numbers the model is loaded in.")
+    ] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
     micro_batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens in one forward pass; else a mini-batch at once.")
@@ -65,15 +46,15 @@ def step(
     bench = StepBench(
         checkpoint=checkpoint,
         prompts=prompts,
-        arm=arm.value,
+        arm=arm,
         prompts_per_step=prompts_per_step,
         group=group,
         updates=updates,
         max_new=max_new,
         steps=steps,
         warmup=warmup,
-        device=device.value,
-        dtype=dtype.value,
+        device=device,
+        dtype=dtype,
         threads=threads,
         micro_batch_tokens=micro_batch_tokens,
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,14 +24,6 @@ from tepo_lab.cli.common import (
 from tepo_lab.errors import ConfigError, ModelError
 
 
-class AnswerForm(StrEnum):
-    """Where an answer is looked for."""
-
-    either = "either"
-    boxed = "boxed"
-    answer_line = "answer_line"
-
-
 @app.command(epilog=examples("grade responses.jsonl > grades.jsonl", "grade - --form boxed"))
 def grade(
     file: Annotated[
@@ -41,9 +32,10 @@ def grade(
             help="JSON lines with `text` (a response) and `answer` (the gold answer); - reads standard input."
         ),
     ],
-    form: Annotated[AnswerForm, typer.Option(help="The last box, the last line 'Answer: ...', or either.")] = (
-        AnswerForm.either
-    ),
+    form: Annotated[
+        Literal["either", "boxed", "answer_line"],
+        typer.Option(help="The last box, the last line 'Answer: ...', or either."),
+    ] = "either",
 ) -> None:
     """Grade a file of responses, one JSON line each.
 
@@ -51,7 +43,7 @@ def grade(
     """
     from tepo_lab.evaluate.lines import grade_lines
 
-    for line in grade_lines(file, form.value):
+    for line in grade_lines(file, form):
         typer.echo(line)
 
 

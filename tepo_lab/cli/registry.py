@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -21,15 +20,8 @@ from tepo_lab.cli.common import (
     resolved_arm,
 )
 
-
-class Kind(StrEnum):
-    """What can be listed."""
-
-    arms = "arms"
-    sweeps = "sweeps"
-    profiles = "profiles"
-    tables = "tables"
-    figures = "figures"
+#: What can be listed.
+Kind = Literal["arms", "sweeps", "profiles", "tables", "figures"]
 
 
 @app.command(
@@ -47,7 +39,7 @@ def list_registry(
     """List arms, sweeps, profiles, tables and figures."""
     from tepo_lab.execute.showing.listing import registry_listing, registry_tables
 
-    listing = registry_listing([kind.value] if kind else [each.value for each in Kind])
+    listing = registry_listing([kind] if kind else get_args(Kind))
     if format is ListFormat.json:
         print_json(listing)
     else:
@@ -104,18 +96,12 @@ def diff(
         console_of().print(difference_table(left, right, found))
 
 
-class SchemaKind(StrEnum):
-    """A kind of YAML file."""
-
-    sweep = "sweep"
-    arm = "arm"
-    profile = "profile"
-    report = "report"
-    figure = "figure"
-
-
 @app.command(epilog=examples("schema sweep > sweep.schema.json"))
-def schema(kind: Annotated[SchemaKind, typer.Argument(help="The kind of YAML file.")]) -> None:
+def schema(
+    kind: Annotated[
+        Literal["sweep", "arm", "profile", "report", "figure"], typer.Argument(help="The kind of YAML file.")
+    ],
+) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors.
 
     An editor with YAML support completes and checks a file that begins with
@@ -125,4 +111,4 @@ def schema(kind: Annotated[SchemaKind, typer.Argument(help="The kind of YAML fil
     """
     from tepo_lab.registry.json_schema import json_schema
 
-    print_json(json_schema(kind.value))
+    print_json(json_schema(kind))

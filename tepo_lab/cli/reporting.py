@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -63,20 +62,6 @@ TargetWindow = Annotated[
 ]
 
 
-class Equal(StrEnum):
-    """What runs are compared at."""
-
-    steps = "steps"
-    tokens = "tokens"
-    seconds = "seconds"
-
-
-class Against(StrEnum):
-    """What a table is set beside."""
-
-    published = "published"
-
-
 @app.command(
     epilog=examples(
         "report table3 --panel e",
@@ -93,9 +78,12 @@ def report(
     panel: Panels = None,
     format: Annotated[TableFormat, typer.Option(help="How the table is printed.")] = TableFormat.text,
     against: Annotated[
-        Against | None, typer.Option(help="Set the paper's numbers beside ours, where profile and suite are its own.")
+        Literal["published"] | None,
+        typer.Option(help="Set the paper's numbers beside ours, where profile and suite are its own."),
     ] = None,
-    equal: Annotated[Equal, typer.Option(help="What runs have spent alike where they are read.")] = Equal.steps,
+    equal: Annotated[
+        Literal["steps", "tokens", "seconds"], typer.Option(help="What runs have spent alike where they are read.")
+    ] = "steps",
     pass_at: Annotated[
         str | None, typer.Option(metavar="K,K,...", help="Also avg@n and pass@k, such as 1,4,8, with intervals.")
     ] = None,
@@ -123,7 +111,7 @@ def report(
     loaded = load_report(name)
     is_figure = isinstance(loaded, FigureReport)
     of_target = {"--metric": metric, "--window": window}
-    of_table = {"--pass-at": pass_at, "--against": against, "--page": page, "--equal": equal is not Equal.steps}
+    of_table = {"--pass-at": pass_at, "--against": against, "--page": page, "--equal": equal != "steps"}
     _check_options(name, is_figure, format, target, of_target, of_table)
     if is_figure:
         _write_figures(home, name, overrides or [], panels=panel or [], out=out)
@@ -135,7 +123,7 @@ def report(
     if aim is not None:
         _print_target(target_of(home, resolved, aim), format)
         return
-    tables = tables_of(home, resolved, BUDGETS[equal.value], samples)
+    tables = tables_of(home, resolved, BUDGETS[equal], samples)
     if against is not None:
         tables = [beside_published(table, loaded) for table in tables]
     if page:

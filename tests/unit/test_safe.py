@@ -1,4 +1,4 @@
-"""What comes from outside (weights, YAML, records) is never run, and nothing is open or told to others unasked."""
+"""What comes from outside (weights, YAML, records) is never run; nothing is served or reported to others unasked."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ def test_pages_are_served_to_this_machine_unless_asked(tmp_path, capsys, monkeyp
         assert inspect.signature(each).parameters["host"].default == "127.0.0.1"
 
 
-def test_no_library_tells_of_its_use():
+@pytest.mark.integration
+def test_no_library_reports_its_use():
     """In a process of its own, whose environment says nothing of it."""
     code = (
         "import sys; sys.argv = ['tepo-lab', 'ls', 'sweeps']\n"

@@ -31,7 +31,7 @@ WITH_JSON = ["run", "plan", "status", "why", "clean", "report", "audit", "theory
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_every_command_has_a_summary_that_the_list_shows_whole(path):
+def test_every_command_has_a_summary_that_fits_the_list(path):
     summary = COMMANDS[path].get_short_help_str(limit=65)
     assert summary.endswith(".")
     assert not summary.endswith("...")
@@ -51,9 +51,9 @@ def test_examples_are_commands_that_parse(path):
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_every_option_says_what_it_is(path):
-    silent = [each.name for each in COMMANDS[path].params if not getattr(each, "help", None)]
-    assert silent == []
+def test_every_option_has_a_help_text(path):
+    undocumented = [each.name for each in COMMANDS[path].params if not getattr(each, "help", None)]
+    assert undocumented == []
 
 
 @pytest.mark.parametrize("name", WITH_JSON)
@@ -80,14 +80,15 @@ def test_the_version(capsys, monkeypatch):
 def test_plan_as_json_has_the_keys_that_help_names(capsys, monkeypatch, tmp_path):
     done = call(capsys, monkeypatch, "plan", "panel-e", "--format", "json", "--home", str(tmp_path / "home"))
     plan = json.loads(done.stdout)
-    told = COMMANDS["plan",].epilog
-    assert all(key in told for key in (*plan, *plan["runs"][0]))
+    epilog = COMMANDS["plan",].epilog
+    assert all(key in epilog for key in (*plan, *plan["runs"][0]))
     assert plan["disk_bytes"] > 0
 
 
+@pytest.mark.integration
 def test_what_only_reads_has_the_json_keys_that_help_names(capsys, monkeypatch, tmp_path):
-    told = COMMANDS["audit",].epilog
-    assert all(key in told for key in json.loads(call(capsys, monkeypatch, "audit", "--format", "json").stdout))
+    epilog = COMMANDS["audit",].epilog
+    assert all(key in epilog for key in json.loads(call(capsys, monkeypatch, "audit", "--format", "json").stdout))
     (first, *_) = json.loads(call(capsys, monkeypatch, "data", "check", "--format", "json").stdout)
     assert all(key in COMMANDS["data", "check"].epilog for key in first)
     home = ("--home", str(tmp_path), "--format", "json")
