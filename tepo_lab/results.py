@@ -34,8 +34,7 @@ from tepo_lab.records.history import RunHistory, State, read_histories
 from tepo_lab.registry.locations import package_root
 from tepo_lab.registry.reports import load_report
 from tepo_lab.report.figures import data as figures_data
-from tepo_lab.report.render import target as target_lines
-from tepo_lab.report.render.formats import CSV_COLUMNS, lines_of
+from tepo_lab.report.render.formats import CSV_COLUMNS, csv_columns, lines_of
 from tepo_lab.report.table.target import make_target
 from tepo_lab.schema.figure import FigureReport
 from tepo_lab.tables import (
@@ -249,7 +248,7 @@ def report(
     tables = tables_of(Path(home), _resolved(home, name, overrides, panels), equal, pass_at)
     if against:
         tables = [beside_published(table, loaded) for table in tables]
-    frame = _frame((line for table in tables for line in lines_of(table)), REPORT_COLUMNS)
+    frame = _frame((line for table in tables for line in lines_of(table)), csv_columns(tables[0]))
     floats = ("percent", "ci95_low", "ci95_high", "published", "published_difference")
     counts = {"correct": "Int64", "graded": "Int64", "steps": "Int64", "published_inside": "boolean"}
     return frame.astype(dict.fromkeys(floats, "float64") | counts)
@@ -306,7 +305,7 @@ def steps_to_target(
     """
     resolved = _resolved(home, name, overrides, [])
     table = target_of(Path(home), resolved, make_target(percent, metric, window))
-    return _frame(target_lines.lines_of(table), target_lines.COLUMNS).astype({"step": "Int64"})
+    return _frame(lines_of(table), csv_columns(table)).astype({"step": "Int64"})
 
 
 def audit(file: str | Path | None = None, counts: str | Path | None = None) -> pd.DataFrame:

@@ -27,10 +27,11 @@ from tepo_lab.registry.reports import (
 )
 from tepo_lab.report.figures import data as figures_data
 from tepo_lab.report.table.budget import Budget
-from tepo_lab.report.table.build import Wanted, build_table, columns_of
-from tepo_lab.report.table.frame import Table, WantedRow
+from tepo_lab.report.table.build import build_table
+from tepo_lab.report.table.frame import Table
 from tepo_lab.report.table.published import against_published, load_published
 from tepo_lab.report.table.target import Target, TargetTable, steps_to_target
+from tepo_lab.report.table.wanted import Wanted, WantedRow, graded_benchmarks
 from tepo_lab.schema.figure import FigureReport
 from tepo_lab.schema.table import Report
 
@@ -127,7 +128,7 @@ def tables_of(
         build_table(
             resolved.reports[0].report, list(same), home=home, equal=equal, pass_at=pass_at, notes=resolved.notes
         )
-        for _, same in groupby(profiles, key=lambda wanted: columns_of(wanted.suite))
+        for _, same in groupby(profiles, key=lambda wanted: graded_benchmarks(wanted.suite))
     ]
 
 

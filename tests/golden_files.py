@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tepo_lab.report.render.markup import STYLE
+from tepo_lab.report.render import formats
 
 GOLDEN = Path(__file__).parent / "golden"
 ENDINGS = {"text": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}
@@ -26,7 +26,8 @@ def assert_golden(name: str, form: str, rendered: str) -> None:
     Text, Markdown, LaTeX and HTML to the letter, a page's style by the name it has in the code; the numbers of JSON and
     CSV to six digits.
     """
-    rendered = rendered.replace(f"<style>\n{STYLE}\n</style>", "<style>STYLE</style>")
+    style = (Path(formats.__file__).parent / "templates" / "table.css").read_text()
+    rendered = rendered.replace(style, "STYLE\n")
     path = GOLDEN / f"{name}.{ENDINGS[form]}"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)

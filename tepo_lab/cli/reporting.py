@@ -197,12 +197,13 @@ def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *,
 
 
 def _print_target(table: TargetTable, format: TableFormat) -> None:
-    from tepo_lab.report.render.target import render_target, renderable
+    from tepo_lab.report.render.formats import render
+    from tepo_lab.report.render.terminal import renderable
 
     if format is TableFormat.text and sys.stdout.isatty():
         console_of().print(renderable(table))
     else:
-        echo(render_target(table, format.value), nl=False)
+        echo(render(table, format.value), nl=False)
 
 
 def _target(percent: float, metric: str | None, window: int | None) -> Target:
@@ -237,7 +238,7 @@ def bundle(
             home,
             families=families,
             tables=plain(tables),
-            arms=[arm for table in tables for arm in shown_arms(home, table)],
+            arms=[arm for table in tables for arm in shown_arms(table)],
             report=name,
             arguments=arguments,
             is_figure=isinstance(resolved.reports[0].report, FigureReport),

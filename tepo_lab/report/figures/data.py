@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.report.figures.series import ArmRuns, check_recorded, wanted_arms
-from tepo_lab.report.table.frame import Table, WantedRow
+from tepo_lab.report.table.frame import Table
+from tepo_lab.report.table.wanted import WantedRow
 from tepo_lab.schema.figure import FigureReport
 
 COLUMNS = ("figure", "profile", "panel", "arm", "label", "seed", "step", "series", "value", "ci95_low", "ci95_high")
@@ -20,22 +21,22 @@ def figure_lines(
 
     Of curves and cells: each seed's value at each step, shares as recorded (0 to 1); `series` is the metric. Of bars:
     a row's percent by benchmark and `avg`, of a forest: `difference` in points, each with its interval over `seed`s
-    that are not told apart (None). Where a seed recorded nothing finite there is no line. Args: as `draw`.
+    taken together (None). Where a seed recorded nothing finite there is no line. Args: as `draw`.
     """
     # Drawing's modules are slow to load, and only these names of theirs are needed.
     from tepo_lab.report.figures.draw import CELLS
 
     named = {"figure": report.name, "profile": profile}
     if report.draw == "bars":
-        found = _scores(table())
+        lines = _scores(table())
     elif report.draw == "forest":
-        found = _differences(table())
+        lines = _differences(table())
     else:
-        metrics = [metric for metric, *_ in CELLS] if report.draw == "cells" else [each.metric for each in report.plots]
+        metrics = [metric for metric, *_ in CELLS] if report.draw == "cells" else [plot.metric for plot in report.plots]
         arms = wanted_arms(home, rows)
         check_recorded(arms, metrics, report.title)
-        found = _curves(arms, metrics)
-    for line in found:
+        lines = _curves(arms, metrics)
+    for line in lines:
         yield dict.fromkeys(COLUMNS) | named | line
 
 
@@ -52,19 +53,15 @@ def _curves(arms: Sequence[ArmRuns], metrics: Sequence[str]) -> Iterator[dict[st
 def _scores(table: Table) -> Iterator[dict[str, Any]]:
     for row in table.distinct_rows:
         named = {"panel": row.panel, "arm": row.arm, "label": row.label, "step": row.steps}
-        scored = [(name, cell.percent, cell.ci95) for name, cell in row.cells.items()]
-        for name, value, ci95 in [*scored, ("avg", row.average.generation_weighted, row.average.ci95)]:
-            if value is not None:
-                yield named | {"series": name, "value": value} | _interval(ci95)
+        for name, score in {**row.scores, "avg": row.average}.items():
+            if score is not None:
+                low, high = score.ci95
+                yield named | {"series": name, "value": score.percent, "ci95_low": low, "ci95_high": high}
 
 
 def _differences(table: Table) -> Iterator[dict[str, Any]]:
-    for each in table.comparisons:
-        if each.difference is not None:
-            named = {"panel": each.panel, "arm": each.arm, "label": each.label, "step": each.steps}
-            yield named | {"series": "difference", "value": each.difference} | _interval(each.ci95)
-
-
-def _interval(ci95: tuple[float, float] | None) -> dict[str, float | None]:
-    low, high = ci95 or (None, None)
-    return {"ci95_low": low, "ci95_high": high}
+    for one in table.comparisons:
+        if one.difference is not None:
+            low, high = one.ci95 or (None, None)
+            named = {"panel": one.panel, "arm": one.arm, "label": one.label, "step": one.steps}
+            yield named | {"series": "difference", "value": one.difference, "ci95_low": low, "ci95_high": high}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -16,8 +17,11 @@ from matplotlib.ticker import MaxNLocator
 from tepo_lab.errors import RecordError
 from tepo_lab.report.figures.series import ArmRuns, Series, check_recorded, gaps, wanted_arms
 from tepo_lab.report.figures.style import COLOURS, GREY, MARKERS, Drawn, frame, new_figure, style
-from tepo_lab.report.render import words as lines
-from tepo_lab.report.table.frame import Average, Cell, Comparison, Row, Table, WantedRow
+from tepo_lab.report.render.document import caption, seeds
+from tepo_lab.report.table.columns import AVERAGE, SUSPECT, comparison_name, p_value, seed_count
+from tepo_lab.report.table.frame import Table
+from tepo_lab.report.table.rows import Score
+from tepo_lab.report.table.wanted import WantedRow
 from tepo_lab.schema.figure import FigureReport, Plot
 
 #: Step metrics that a page shows of every arm.
@@ -52,18 +56,36 @@ def curves(arms: Sequence[ArmRuns], plots: Sequence[Plot], *, name: str, title: 
     shown = _begun(arms, title, profile, home)
     across = min(len(plots), 2 if len(plots) <= 4 else 4)
     down = -(-len(plots) // across)
+    missing, averages = gaps(arms), []
     with style():
         figure = new_figure(max(6.0, (4.0 if across <= 2 else 3.2) * across), 2.6 * down)
         grid = figure.subplots(down, across, squeeze=False)
-        missing, averages = [], []
-        for axes, plot in zip(grid.flat, plots, strict=False):
-            missing += _plot(axes, shown, plot)
-            averages += _averages(shown, plot)
         for axes in grid.flat[len(plots) :]:
             axes.set_visible(False)
-        notes = [_what_lines_are(shown), *averages, *_not_shown([*gaps(arms), *missing])]
-        frame(figure, f"{title} (profile {profile})", notes, _legend(shown))
-    return Drawn(name, f"{title}, profile {profile}", figure, (*gaps(arms), *missing))
+        for axes, plot in zip(grid.flat, plots, strict=False):
+            scale = 100 if plot.percent else 1
+            series = [arm.series(plot.metric) for arm in shown]
+            for number, (arm, values) in enumerate(zip(shown, series, strict=True)):
+                if values is None:
+                    missing.append(f"{arm.label}: no {plot.metric} recorded")
+                else:
+                    _line(axes, values, arm, number, scale)
+            _over_steps(axes)
+            axes.set_ylabel(plot.label)
+            axes.grid(True)
+            if plot.average and any(series):
+                means = (
+                    f"{arm.label} {scale * values.overall():.3g}"
+                    for arm, values in zip(shown, series, strict=True)
+                    if values is not None
+                )
+                averages.append(f"{plot.label}, mean over steps: {', '.join(means)}.")
+        legend: list[Artist] = [
+            Line2D([], [], **_look(number), label=f"{arm.label} ({seed_count(len(arm.begun))})")
+            for number, arm in enumerate(shown)
+        ]
+        frame(figure, f"{title} (profile {profile})", [_legend_note(shown), *averages, *_not_shown(missing)], legend)
+    return Drawn(name, f"{title}, profile {profile}", figure, tuple(missing))
 
 
 def _begun(arms: Sequence[ArmRuns], title: str, profile: str, home: Path) -> list[ArmRuns]:
@@ -77,68 +99,38 @@ def _begun(arms: Sequence[ArmRuns], title: str, profile: str, home: Path) -> lis
     return shown
 
 
-def _plot(axes: Axes, arms: Sequence[ArmRuns], plot: Plot) -> list[str]:
-    """Draws one metric. Returns what is missing of it."""
-    missing = []
-    for number, arm in enumerate(arms):
-        series = arm.series(plot.metric)
-        if series is None:
-            missing.append(f"{arm.label}: no {plot.metric} recorded")
-            continue
-        _line(axes, series, arm, number, 100 if plot.percent else 1)
-    axes.set_xlabel("Training step")
-    axes.set_ylabel(plot.label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(True)
-    return missing
+def _look(number: int) -> dict[str, Any]:
+    """An arm's colour and marker."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def _line(axes: Axes, series: Series, arm: ArmRuns, number: int, scale: float) -> None:
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    steps, mean = series.steps, scale * series.mean
+    look, steps = _look(number), series.steps
+    colour = look["color"]
     if len(series.seeds) > 1:
         axes.fill_between(steps, scale * series.low, scale * series.high, color=colour, alpha=0.18, linewidth=0)
         for values in series.values:
             axes.plot(steps, scale * values, color=colour, linewidth=0.5, alpha=0.4)
     every = max(1, len(steps) // 8)
     # Shifted by the arm's number, so that the markers of lines that lie on each other stay visible.
-    first = number % every
-    axes.plot(steps, mean, color=colour, linewidth=1.5, marker=marker, markersize=4, markevery=(first, every))
+    axes.plot(steps, scale * series.mean, **look, linewidth=1.5, markersize=4, markevery=(number % every, every))
     for run, values in zip(arm.begun, series.values, strict=True):
         if run.collapsed_at is not None:
             known = np.flatnonzero(~np.isnan(values))
             axes.plot(steps[known[-1:]], scale * values[known[-1:]], "x", color=colour, markersize=9, markeredgewidth=2)
 
 
-def _averages(arms: Sequence[ArmRuns], plot: Plot) -> list[str]:
-    """The metric's mean over steps, where it is to be said."""
-    held = [(arm.label, arm.series(plot.metric)) for arm in arms if plot.average]
-    scale = 100 if plot.percent else 1
-    said = ", ".join(f"{label} {scale * series.overall():.3g}" for label, series in held if series is not None)
-    return [f"{plot.label}, mean over steps: {said}."] if said else []
+def _over_steps(axes: Axes) -> None:
+    axes.set_xlabel("Training step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _legend(arms: Sequence[ArmRuns]) -> list[Artist]:
-    return [
-        Line2D([], [], color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)], label=label)
-        for number, label in enumerate(f"{arm.label} ({seed_count(arm)})" for arm in arms)
-    ]
-
-
-def seed_count(arm: ArmRuns) -> str:
-    """How many seeds of an arm are drawn."""
-    return "1 seed" if len(arm.begun) == 1 else f"{len(arm.begun)} seeds"
-
-
-def _what_lines_are(arms: Sequence[ArmRuns]) -> str:
-    said = []
+def _legend_note(arms: Sequence[ArmRuns]) -> str:
+    lines = "One seed of each arm: the lines carry no information on how much seeds differ."
     if any(len(arm.begun) > 1 for arm in arms):
-        said.append("Line: mean over seeds. Band: from the lowest seed to the highest. Thin lines: single seeds.")
-    else:
-        said.append("One seed of each arm: the lines say nothing of how much seeds differ.")
-    if any(run.collapsed_at is not None for arm in arms for run in arm.begun):
-        said.append("x: where a seed collapsed.")
-    return " ".join(said)
+        lines = "Line: mean over seeds. Band: from the lowest seed to the highest. Thin lines: single seeds."
+    collapsed = any(run.collapsed_at is not None for arm in arms for run in arm.begun)
+    return f"{lines} x: where a seed collapsed." if collapsed else lines
 
 
 def _not_shown(missing: Sequence[str]) -> list[str]:
@@ -148,9 +140,9 @@ def _not_shown(missing: Sequence[str]) -> list[str]:
 def together(gaps: Sequence[str]) -> list[str]:
     """What is missing, those of which there is simply no run in one phrase."""
     ending = ": not run"
-    lacking = [gap.removesuffix(ending) for gap in gaps if gap.endswith(ending)]
+    not_run = [gap.removesuffix(ending) for gap in gaps if gap.endswith(ending)]
     others = [gap for gap in gaps if not gap.endswith(ending)]
-    return [*([f"not run: {', '.join(lacking)}"] if lacking else []), *others]
+    return [*([f"not run: {', '.join(not_run)}"] if not_run else []), *others]
 
 
 def cells(arms: Sequence[ArmRuns], *, name: str, title: str, profile: str, home: Path) -> Drawn:
@@ -160,34 +152,28 @@ def cells(arms: Sequence[ArmRuns], *, name: str, title: str, profile: str, home:
     """
     begun = _begun(arms, title, profile, home)
     shown = [arm for arm in begun if arm.series(CELLS[0][0]) is not None]
-    missing = [f"{arm.label}: no {CELLS[0][0]} recorded" for arm in begun if arm not in shown]
+    missing = [*gaps(arms), *(f"{arm.label}: no {CELLS[0][0]} recorded" for arm in begun if arm not in shown)]
     across = max(1, len(shown) if len(shown) <= 4 else 3 if len(shown) in (5, 6, 9) else 4)
     down = max(1, -(-len(shown) // across))
     with style():
         figure = new_figure(max(6.0, 3.0 * across), 2.35 * down)
         grid = figure.subplots(down, across, squeeze=False, sharex=False, sharey=True)
         for axes, arm in zip(grid.flat, shown, strict=False):
-            _stack(axes, arm)
+            series = [values for metric, *_ in CELLS if (values := arm.series(metric)) is not None]
+            shares = np.nan_to_num(np.stack([100 * values.mean for values in series]))
+            axes.stackplot(series[0].steps, shares, colors=[colour for _, _, colour in CELLS], linewidth=0)
+            axes.set_title(textwrap.fill(f"{arm.label} ({seed_count(len(arm.begun))})", 32))
+            axes.set_ylim(0, 100)
+            _over_steps(axes)
+            axes.margins(x=0)
         for axes in grid.flat[len(shown) :]:
             axes.set_visible(False)
         for row in grid:
             row[0].set_ylabel("Tokens (%)")
         handles = [Patch(color=colour, label=label) for _, label, colour in CELLS]
-        notes = ["Means over seeds and over the updates of a step. White: tokens of no entropy change or no advantage."]
-        frame(figure, f"{title} (profile {profile})", [*notes, *_not_shown([*gaps(arms), *missing])], handles)
-    return Drawn(name, f"{title}, profile {profile}", figure, (*gaps(arms), *missing))
-
-
-def _stack(axes: Axes, arm: ArmRuns) -> None:
-    held = [arm.series(metric) for metric, _, _ in CELLS]
-    shares = np.nan_to_num(np.stack([100 * each.mean for each in held if each is not None]))
-    steps = next(each.steps for each in held if each is not None)
-    axes.stackplot(steps, shares, colors=[colour for _, _, colour in CELLS], linewidth=0)
-    axes.set_title(textwrap.fill(f"{arm.label} ({seed_count(arm)})", 32))
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("Training step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(x=0)
+        note = "Means over seeds and over the updates of a step. White: tokens of no entropy change or no advantage."
+        frame(figure, f"{title} (profile {profile})", [note, *_not_shown(missing)], handles)
+    return Drawn(name, f"{title}, profile {profile}", figure, tuple(missing))
 
 
 def bars(table: Table, *, name: str, title: str) -> Drawn:
@@ -195,47 +181,43 @@ def bars(table: Table, *, name: str, title: str) -> Drawn:
 
     Raises `RecordError` when no row has a score.
     """
-    rows = [row for row in table.distinct_rows if row.average.generation_weighted is not None]
-    missing = [f"{row.label}: {row.outcome}" for row in table.rows if row.average.generation_weighted is None]
+    rows = [row for row in table.distinct_rows if row.average is not None]
+    missing = [f"{row.label}: {row.outcome}" for row in table.rows if row.average is None]
     if not rows:
         raise RecordError(f"{title}: no run has a full evaluation yet ({'; '.join(together(missing)) or 'no rows'}).")
-    labels = [row.label if row.steps == 0 else f"{row.label} ({lines.seeds(row)}{_suspect(row)})" for row in rows]
+    labels = [
+        row.label if row.steps == 0 else f"{row.label} ({seeds(row)}{f', {SUSPECT}' if row.suspect else ''})"
+        for row in rows
+    ]
+    colours = [GREY if row is table.base else COLOURS[0] for row in rows]
+    by_title = {one.label: [row.scores[one.name] for row in rows] for one in table.benchmarks}
+    by_title[AVERAGE.heading] = [row.average for row in rows if row.average is not None]
     places = np.arange(len(rows))[::-1]
     with style():
-        figure = new_figure(2.6 + 1.3 * (len(table.columns) + 1), 0.75 + 0.3 * len(rows))
-        grid = figure.subplots(1, len(table.columns) + 1, squeeze=False, sharey=True)[0]
-        for axes, column in zip(grid, (*table.columns, None), strict=True):
-            scored = [row.average if column is None else row.cells[column.name] for row in rows]
-            colours = [GREY if row is table.base else COLOURS[0] for row in rows]
-            _bars(axes, places, scored, colours)
-            axes.set_title(lines.AVERAGE if column is None else column.label)
-            axes.set_xlabel("%")
+        figure = new_figure(2.6 + 1.3 * len(by_title), 0.75 + 0.3 * len(rows))
+        grid = figure.subplots(1, len(by_title), squeeze=False, sharey=True)[0]
+        for axes, (heading, scores) in zip(grid, by_title.items(), strict=True):
+            _bars(axes, places, scores, colours)
+            axes.set_title(heading)
         grid[0].set_yticks(places, labels)
-        notes = [f"{lines.caption(table)} Bars: percent of generations right; intervals: {table.interval}."]
-        frame(figure, f"{title} (profile {table.profile})", [*notes, *_not_shown(missing)])
+        note = f"{caption(table)} Bars: percent of generations right; intervals: {table.interval}."
+        frame(figure, f"{title} (profile {table.profile})", [note, *_not_shown(missing)])
     return Drawn(name, f"{title}, profile {table.profile}", figure, tuple(missing))
 
 
-def _suspect(row: Row) -> str:
-    return f", {lines.SUSPECT}" if row.suspect else ""
-
-
-def _bars(axes: Axes, places: np.ndarray, scored: Sequence[Cell | Average], colours: Sequence[str]) -> None:
-    values = [_percent(each) for each in scored]
-    bounds = [each.ci95 or (value, value) for each, value in zip(scored, values, strict=True)]
-    below = [max(0.0, value - low) for value, (low, _) in zip(values, bounds, strict=True)]
-    above = [max(0.0, high - value) for value, (_, high) in zip(values, bounds, strict=True)]
-    axes.barh(places, values, height=0.72, color=list(colours), alpha=0.85)
-    axes.errorbar(values, places, xerr=(below, above), fmt="none", ecolor="#222222", elinewidth=0.9, capsize=2)
-    for place, value in zip(places, values, strict=True):
-        axes.text(1.02, place, f"{value:.1f}", transform=axes.get_yaxis_transform(), va="center", fontsize=7.5)
-    axes.set_xlim(0, max(1.0, max(high for _, high in bounds) * 1.05))
+def _bars(axes: Axes, places: np.ndarray, scores: Sequence[Score], colours: Sequence[str]) -> None:
+    percents = [score.percent for score in scores]
+    errors = [
+        [max(0.0, score.percent - score.ci95[0]) for score in scores],
+        [max(0.0, score.ci95[1] - score.percent) for score in scores],
+    ]
+    axes.barh(places, percents, height=0.72, color=list(colours), alpha=0.85)
+    axes.errorbar(percents, places, xerr=errors, fmt="none", ecolor="#222222", elinewidth=0.9, capsize=2)
+    for place, percent in zip(places, percents, strict=True):
+        axes.text(1.02, place, f"{percent:.1f}", transform=axes.get_yaxis_transform(), va="center", fontsize=7.5)
+    axes.set_xlim(0, max(1.0, max(score.ci95[1] for score in scores) * 1.05))
+    axes.set_xlabel("%")
     axes.tick_params(axis="y", length=0)
-
-
-def _percent(scored: Cell | Average) -> float:
-    value = scored.percent if isinstance(scored, Cell) else scored.generation_weighted
-    return 0.0 if value is None else value
 
 
 def forest(table: Table, *, name: str, title: str) -> Drawn:
@@ -243,9 +225,8 @@ def forest(table: Table, *, name: str, title: str) -> Drawn:
 
     Raises `RecordError` when the table compares no two rows.
     """
-    compared = table.comparisons
-    missing = list(dict.fromkeys(each.reason for each in compared if each.reason is not None))
-    drawn = [each for each in compared if each.difference is not None]
+    missing = list(dict.fromkeys(one.reason for one in table.comparisons if one.reason is not None))
+    drawn = [one for one in table.comparisons if one.difference is not None]
     if not drawn:
         raise RecordError(
             f"{title}: no row has a parent to be compared with yet ({'; '.join(together(missing)) or 'none'})."
@@ -255,29 +236,24 @@ def forest(table: Table, *, name: str, title: str) -> Drawn:
         figure = new_figure(8.6, 0.6 + 0.38 * len(drawn))
         axes = figure.subplots()
         axes.axvline(0, color="#222222", linewidth=0.8)
-        for place, each in zip(places, drawn, strict=True):
-            _interval(axes, int(place), each)
-        names = ["\nagainst ".join(lines.compared(each, table)) for each in drawn]
+        for place, one in zip(places, drawn, strict=True):
+            assert one.difference is not None
+            assert one.ci95 is not None
+            colour, marker = _VERDICTS.get(one.verdict, ("#555555", "o"))
+            axes.plot(one.ci95, [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
+            axes.plot([one.difference], [place], marker=marker, color=colour, markersize=7)
+            verdict = one.verdict.partition(" (")[0] + (f", {SUSPECT}" if one.suspect else "")
+            shown_p = "" if one.p_holm is None else f", p {'' if one.p_holm < 0.001 else '= '}{p_value(one.p_holm)}"
+            said = f"{verdict} ({seed_count(len(one.seeds))}{shown_p})"
+            axes.text(1.01, place, said, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5)
+        names = [f"{comparison_name(one, table)}\nagainst {one.parent_label}" for one in drawn]
         axes.set_yticks(places, names, fontsize=7.5)
         axes.set_ylim(-0.7, len(drawn) - 0.3)
-        axes.set_xlabel(f"Difference of {lines.AVERAGE} (points)")
+        axes.set_xlabel(f"Difference of {AVERAGE.heading} (points)")
         axes.grid(True, axis="x")
-        notes = [f"{lines.caption(table)} Paired over seeds and problems; lines: 95 % intervals; p corrected by Holm."]
-        frame(figure, f"{title} (profile {table.profile})", [*notes, *_not_shown(missing)])
+        note = f"{caption(table)} Paired over seeds and problems; lines: 95 % intervals; p corrected by Holm."
+        frame(figure, f"{title} (profile {table.profile})", [note, *_not_shown(missing)])
     return Drawn(name, f"{title}, profile {table.profile}", figure, tuple(missing))
-
-
-def _interval(axes: Axes, place: int, each: Comparison) -> None:
-    assert each.difference is not None
-    assert each.ci95 is not None
-    colour, marker = _VERDICTS.get(each.verdict, ("#555555", "o"))
-    low, high = each.ci95
-    axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
-    axes.plot([each.difference], [place], marker=marker, color=colour, markersize=7)
-    count = "1 seed" if len(each.seeds) == 1 else f"{len(each.seeds)} seeds"
-    verdict = each.verdict.partition(" (")[0] + (f", {lines.SUSPECT}" if each.suspect else "")
-    p = "" if each.p_holm is None else ", p < 0.001" if each.p_holm < 0.001 else f", p = {each.p_holm:.3f}"
-    axes.text(1.01, place, f"{verdict} ({count}{p})", transform=axes.get_yaxis_transform(), va="center", fontsize=7.5)
 
 
 def draw(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
 from tepo_lab.records.files import RunFolder, tell_passed_over
-from tepo_lab.report.table.frame import Table, WantedRow
-from tepo_lab.report.table.scan import STATUS_EVENTS, scan
+from tepo_lab.records.history import RunHistory
+from tepo_lab.report.table.frame import Table
+from tepo_lab.report.table.runs import read_runs, with_metrics
+from tepo_lab.report.table.wanted import WantedRow
 from tepo_lab.schema.step_metrics import STEP_METRICS
 
 Array = NDArray[np.float64]
@@ -25,33 +27,35 @@ class SeedRun:
     """One seed's run of an arm."""
 
     seed: int
-    folder: RunFolder
+    history: RunHistory
 
     @cached_property
     def metrics(self) -> dict[int, dict[str, Any]]:
         """Step metrics by training step."""
-        return {int(line["step"]): line for line in self.folder.whole_metrics()}
+        return {int(line["step"]): line for line in self.history.metrics()}
 
-    @cached_property
+    @property
+    def folder(self) -> RunFolder:
+        return self.history.folder
+
+    @property
     def collapsed_at(self) -> int | None:
         """The step at which the run collapsed, if it ended so."""
-        statuses = [event for event in self.folder.events() if event["event"] in STATUS_EVENTS]
-        collapsed = bool(statuses) and statuses[-1]["event"] == "collapsed"
-        return int(statuses[-1]["step"]) if collapsed else None
+        return self.history.collapsed_at
 
 
 @dataclass(frozen=True)
 class ArmRuns:
     """An arm with the runs of its seeds, ascending.
 
-    `lacking` are seeds that were expected and have no run, `damaged` those whose records cannot be read.
+    `missing` are seeds that were expected and have no run, `damaged` those whose records cannot be read.
     """
 
     arm: str
     label: str
     panel: str | None
     runs: tuple[SeedRun, ...]
-    lacking: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
     damaged: tuple[int, ...] = ()
 
     @property
@@ -68,7 +72,7 @@ class ArmRuns:
         """What is missing of the arm, in one phrase."""
         if not self.begun and not self.damaged:
             return f"{self.label}: {'no step recorded' if self.runs else 'not run'}"
-        parts = [f"seed {seed} not run" for seed in self.lacking]
+        parts = [f"seed {seed} not run" for seed in self.missing]
         parts += [f"records of seed {seed} damaged" for seed in self.damaged]
         for run in self.runs:
             last = max(run.metrics, default=0)
@@ -107,72 +111,49 @@ class Series:
     @property
     def low(self) -> Array:
         """The lowest seed's value at each step, (N,)."""
-        return self._extreme(np.inf, np.minimum)
+        return np.asarray(np.fmin.reduce(self.values, axis=0))
 
     @property
     def high(self) -> Array:
         """The highest seed's value at each step, (N,)."""
-        return self._extreme(-np.inf, np.maximum)
-
-    def _extreme(self, nothing: float, of: np.ufunc) -> Array:
-        found = of.reduce(np.where(np.isnan(self.values), nothing, self.values), axis=0)
-        return np.where(np.isfinite(found), found, np.nan)
+        return np.asarray(np.fmax.reduce(self.values, axis=0))
 
     def overall(self) -> float:
         """The mean over steps of each seed, averaged over seeds."""
-        each = [values[~np.isnan(values)] for values in self.values]
-        return float(np.mean([values.mean() for values in each if len(values)]))
+        return float(np.mean([np.nanmean(values) for values in self.values if not np.isnan(values).all()]))
 
 
 def wanted_arms(home: Path, rows: Sequence[WantedRow]) -> list[ArmRuns]:
-    """The runs under `home` behind rows asked for. Rows of one family count once. Raises as `scan`."""
-    found = sorted(scan(home, (row.family for row in rows), ()).items(), key=_seed)
-    arms = []
-    once: dict[str, WantedRow] = {}
+    """The runs under `home` behind rows asked for. Rows of one family count once."""
+    runs = read_runs(home, (row.family for row in rows))
+    families: dict[str, WantedRow] = {}
     for row in rows:
-        once.setdefault(row.family, row)
-    for row in once.values():
-        there = {seed: run for (family, seed), run in found if family == row.family}
-        seeds = row.seeds or tuple(there)
-        damaged = tuple(seed for seed in seeds if seed in there and there[seed].damaged is not None)
-        runs = tuple(SeedRun(seed, there[seed].folder) for seed in seeds if seed in there and seed not in damaged)
-        lacking = tuple(seed for seed in seeds if seed not in there)
-        arms.append(ArmRuns(row.arm, row.label, row.panel, runs, lacking, damaged))
-    return arms
+        families.setdefault(row.family, row)
+    return [_arm_runs(row, runs.of(row)) for row in families.values()]
 
 
-def _seed(item: tuple[tuple[str, int], object]) -> int:
-    return item[0][1]
-
-
-def shown_arms(home: Path, table: Table) -> list[ArmRuns]:
-    """The runs under `home` behind the rows of a table, row by row, but those whose logs are damaged."""
-    whole: dict[str, SeedRun | None] = {}
+def shown_arms(table: Table) -> list[ArmRuns]:
+    """The runs behind the rows of a table, row by row, but those whose records are damaged."""
+    checked: dict[str, RunHistory] = {}
     arms = []
     for row in table.rows:
-        for line in row.runs:
-            if line.id not in whole:
-                whole[line.id] = _whole(SeedRun(line.seed, _folder(home, line.id)))
-        runs = tuple(run for line in row.runs if (run := whole[line.id]) is not None)
-        damaged = tuple(line.seed for line in row.runs if whole[line.id] is None)
-        arms.append(ArmRuns(row.arm, row.label, row.panel, runs, damaged=damaged))
+        runs = {result.seed: result.run for result in row.results if result.run is not None}
+        for run in runs.values():
+            if run.id not in checked:
+                checked[run.id] = with_metrics(run)
+                if checked[run.id].damage is not None and run.damage is None:
+                    tell_passed_over(run.folder, RecordError(checked[run.id].damage))
+        arms.append(_arm_runs(row.wanted, {seed: checked[run.id] for seed, run in runs.items()}))
     return arms
 
 
-def _whole(run: SeedRun) -> SeedRun | None:
-    """The run, if its logs can be read."""
-    try:
-        _ = run.metrics, run.collapsed_at
-    except RecordError as error:
-        tell_passed_over(run.folder, error)
-        return None
-    return run
-
-
-def _folder(home: Path, identity: str) -> RunFolder:
-    # A run's folder ends in the first eight digits of its id.
-    (path,) = home.glob(f"runs/*-{identity[:8]}")
-    return RunFolder(path)
+def _arm_runs(row: WantedRow, runs: Mapping[int, RunHistory | None]) -> ArmRuns:
+    readable = [SeedRun(seed, run) for seed, run in runs.items() if run is not None and run.damage is None]
+    damaged = [
+        seed for seed, run in runs.items() if (run is None and seed in row.damaged) or (run is not None and run.damage)
+    ]
+    missing = [seed for seed, run in runs.items() if run is None and seed not in row.damaged]
+    return ArmRuns(row.arm, row.label, row.panel, tuple(readable), tuple(missing), tuple(damaged))
 
 
 def gaps(arms: Iterable[ArmRuns]) -> list[str]:

@@ -1,52 +1,145 @@
-"""One frame, many formats."""
+"""One table, many formats: jinja2 templates for Markdown, LaTeX and HTML, rich for the terminal, CSV and JSON."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
 from typing import Any
 
-from tepo_lab.errors import ConfigError, nearest
-from tepo_lab.report.render.markup import html, latex, markdown
-from tepo_lab.report.render.terminal import WIDTH, renderable, text
-from tepo_lab.report.table.frame import Average, Cell, Row, Table
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-__all__ = ["FORMATS", "as_csv", "as_json", "lines_of", "render", "renderable"]
+from tepo_lab.errors import ConfigError, nearest
+from tepo_lab.report.render.document import Document, document
+from tepo_lab.report.render.terminal import WIDTH, text
+from tepo_lab.report.table.columns import COLUMNS, TARGET_COLUMNS
+from tepo_lab.report.table.frame import Table
+from tepo_lab.report.table.rows import Row, Score
+from tepo_lab.report.table.target import TargetTable
+
+FORMATS = ("text", "md", "latex", "html", "csv", "json")
 
 CSV_COLUMNS = (
-    "table",
-    "profile",
-    "panel",
-    "arm",
-    "label",
-    "seeds",
-    "steps",
-    "outcome",
-    "benchmark",
-    "correct",
-    "graded",
-    "percent",
-    "ci95_low",
-    "ci95_high",
-    "reason",
-    "suspect",
-    "provenance",
-    "published",
-    "published_difference",
-    "published_inside",
+    *("table", "profile", "panel", "arm", "label", "seeds", "steps", "outcome", "benchmark", "correct", "graded"),
+    *("percent", "ci95_low", "ci95_high", "reason", "suspect", "provenance"),
+    *("published", "published_difference", "published_inside"),
 )
 
+TARGET_CSV_COLUMNS = (
+    *("table", "profile", "arm", "label", "metric", "target", "window"),
+    *("seed", "outcome", "step", "last_step", "tokens", "seconds", "or_earlier"),
+)
 
-def as_json(table: Table) -> str:
-    """The table in the documented JSON form, indented."""
-    return json.dumps(table.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+GREEK = "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega"
+CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+
+LATEX_CHARACTERS = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "−": "$-$",
+    "–": "--",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "·": r"$\cdot$",
+    "×": r"$\times$",
+    "→": r"$\rightarrow$",
+    "±": r"$\pm$",
+    "∞": r"$\infty$",
+    "∇": r"$\nabla$",
+    "…": r"\ldots{}",
+    **{letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθκλμνξπρστφχψω", GREEK.split(), strict=True)},
+    **{letter: f"$\\{name}$" for letter, name in zip("ΓΔΘΛΞΠΣΦΨΩ", CAPITALS.split(), strict=True)},
+}
 
 
-def as_csv(table: Table) -> str:
-    """The lines of `lines_of` under one header."""
-    return csv_text(CSV_COLUMNS, lines_of(table))
+def escape_markdown(value: str) -> str:
+    """Text with what Markdown would read as markup escaped, on one line."""
+    return re.sub(r"([\\`*_|\[\]]|<(?=[A-Za-z/!]))", r"\\\1", " ".join(value.split("\n")))
+
+
+def escape_latex(value: str) -> str:
+    """Text as LaTeX, on one line."""
+    return "".join(LATEX_CHARACTERS.get(character, character) for character in " ".join(value.split("\n")))
+
+
+#: What escapes every value of a template, by the ending of the template's name.
+ESCAPES: dict[str, Callable[[str], str]] = {"md": escape_markdown, "tex": escape_latex, "html": html.escape}
+
+
+@cache
+def environment(ending: str) -> Environment:
+    """The templates of one format. Every expression is escaped by its function in `ESCAPES`, once."""
+    escape = ESCAPES[ending]
+
+    def finalize(value: Any) -> Markup:
+        return value if isinstance(value, Markup) else Markup(escape(str(value)))
+
+    # Braces are LaTeX's own.
+    signs = ("<%", "%>", "<<", ">>", "<#", "#>") if ending == "tex" else ("{%", "%}", "{{", "}}", "{#", "#}")
+    return Environment(  # type: ignore[no-untyped-call]
+        *signs,
+        loader=PackageLoader("tepo_lab.report.render"),
+        autoescape=True,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+
+
+def _markdown(shown: Document) -> str:
+    return environment("md").get_template("table.md").render(document=shown)
+
+
+def _latex(shown: Document) -> str:
+    # LaTeX numbers tables itself.
+    caption = re.sub(r"^Table \d+: ", "", shown.caption)
+    label = re.sub(r"[^A-Za-z0-9-]", "-", shown.name)
+    template = environment("tex").get_template("table.tex")
+    return template.render(document=shown, caption=caption[:1].upper() + caption[1:], label=label)
+
+
+def _html(shown: Document) -> str:
+    return environment("html").get_template("table.html").render(document=shown)
+
+
+def html_fragment(table: Table) -> str:
+    """The table, its comparisons and its footnotes as they are within a page's body."""
+    return environment("html").get_template("fragment.html").render(document=document(table))
+
+
+def render_all(tables: Sequence[Table | TargetTable], format: str, width: int = WIDTH) -> str:
+    """Tables in one of `FORMATS`: JSON as one object or a list of several, CSV under one header, others in turn.
+
+    `width` is text's. Raises `ConfigError` for an unknown format.
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"there is no format {format!r}.{nearest(format, FORMATS)}")
+    if format == "json":
+        values = [table.to_dict() for table in tables]
+        content = values[0] if len(values) == 1 else values
+        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if format == "csv":
+        return csv_text(csv_columns(tables[0]), (line for table in tables for line in lines_of(table)))
+    markups = {"md": _markdown, "latex": _latex, "html": _html, "text": lambda shown: text(shown, width)}
+    return "\n".join(markups[format](document(table)) for table in tables)
+
+
+def render(table: Table | TargetTable, format: str, width: int = WIDTH) -> str:
+    """One table in one of `FORMATS`; see `render_all`."""
+    return render_all([table], format, width)
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
@@ -55,15 +148,27 @@ def csv_text(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
     writer = csv.DictWriter(stream, columns, lineterminator="\n", restval="")
     writer.writeheader()
     for line in lines:
-        writer.writerow(
-            {name: str(value).lower() if isinstance(value, bool) else value for name, value in line.items()}
-        )
+        values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in line.items()}
+        writer.writerow(values)
     return stream.getvalue()
 
 
-def lines_of(table: Table) -> Iterator[dict[str, Any]]:
-    """The table in long form: one line for each row and benchmark (avg@n and pass@k after it where they were asked
-    for), then `avg` (generation-weighted) and `macro`; the untrained model first. Columns are `CSV_COLUMNS`."""
+def csv_columns(table: Table | TargetTable) -> list[str]:
+    """The names of a table's CSV columns."""
+    if isinstance(table, TargetTable):
+        return [*TARGET_CSV_COLUMNS, *(column.name for column in TARGET_COLUMNS if column.is_fact)]
+    return [*CSV_COLUMNS, *(column.name for column in COLUMNS if column.is_fact)]
+
+
+def lines_of(table: Table | TargetTable) -> Iterator[dict[str, Any]]:
+    """The table in long form, with the keys of `csv_columns`.
+
+    One line for each row and benchmark (avg@n and pass@k after it where they were asked for), then `avg`
+    (generation-weighted) and `macro`; the untrained model first. Of steps to a target, one for each arm and seed.
+    """
+    if isinstance(table, TargetTable):
+        yield from _target_lines(table)
+        return
     for row in table.all_rows:
         described = {
             "table": table.name,
@@ -71,81 +176,44 @@ def lines_of(table: Table) -> Iterator[dict[str, Any]]:
             "panel": row.panel,
             "arm": row.arm,
             "label": row.label,
-            "seeds": " ".join(str(seed) for seed in row.seeds),
+            "seeds": " ".join(map(str, row.seeds)),
             "steps": row.steps,
             "outcome": row.outcome,
             "suspect": "; ".join(row.suspect) or None,
             "provenance": "; ".join(row.provenance) or None,
+            **{column.name: column.count(row, table) for column in COLUMNS if column.is_fact},
         }
-        for scores in _scores(row):
-            yield dict.fromkeys(CSV_COLUMNS) | described | scores
+        for scores in _score_lines(row, table):
+            yield dict.fromkeys(csv_columns(table)) | described | scores
 
 
-def _scores(row: Row) -> Iterator[dict[str, Any]]:
-    for name, cell in row.cells.items():
-        yield {
-            "benchmark": name,
-            "correct": cell.correct,
-            "graded": cell.graded,
-            **_percent(cell.percent, cell.ci95),
-            **_reason_and_published(cell),
-        }
-        for words, score in cell.at_k.items():
-            yield {"benchmark": f"{name} {words}", **_percent(score.percent, score.ci95)}
-    average = row.average
-    yield {
-        "benchmark": "avg",
-        **_percent(average.generation_weighted, average.ci95),
-        **_reason_and_published(average),
-    }
-    yield {"benchmark": "macro", **_percent(average.macro, None), "reason": average.reason}
+def _score_lines(row: Row, table: Table) -> Iterator[dict[str, Any]]:
+    def line(name: str, score: Score | None) -> dict[str, Any]:
+        low, high = score.ci95 if score else (None, None)
+        percent = score.percent if score else None
+        values = {"benchmark": name, "percent": percent, "ci95_low": low, "ci95_high": high, "reason": row.reason}
+        if paper := row.published.get(name):
+            values |= {
+                "published": paper.percent,
+                "published_difference": paper.difference,
+                "published_inside": paper.inside,
+            }
+        return values
+
+    for benchmark in table.benchmarks:
+        score = row.scores.get(benchmark.name)
+        counts = {"correct": score.correct, "graded": score.graded} if score else {}
+        yield line(benchmark.name, score) | counts
+        for name, (value, (low, high)) in row.at_k.get(benchmark.name, {}).items():
+            yield {"benchmark": f"{benchmark.name} {name}", "percent": value, "ci95_low": low, "ci95_high": high}
+    yield line("avg", row.average)
+    yield {"benchmark": "macro", "percent": row.macro, "reason": row.reason}
 
 
-def _percent(percent: float | None, ci95: tuple[float, float] | None) -> dict[str, Any]:
-    low, high = ci95 or (None, None)
-    return {"percent": percent, "ci95_low": low, "ci95_high": high}
-
-
-def _reason_and_published(scored: Cell | Average) -> dict[str, Any]:
-    published = scored.published
-    if published is None:
-        return {"reason": scored.reason}
-    return {
-        "reason": scored.reason,
-        "published": published.percent,
-        "published_difference": published.difference,
-        "published_inside": published.inside,
-    }
-
-
-FORMATS: dict[str, Callable[[Table], str]] = {
-    "text": text,
-    "md": markdown,
-    "latex": latex,
-    "html": html,
-    "csv": as_csv,
-    "json": as_json,
-}
-
-
-def render(table: Table, format: str, width: int = WIDTH) -> str:
-    """The table in one of `FORMATS`. `width` is text's. Raises `ConfigError` for an unknown format."""
-    if format == "text":
-        return text(table, width)
-    if format not in FORMATS:
-        raise ConfigError(f"there is no format {format!r}.{nearest(format, FORMATS)}")
-    return FORMATS[format](table)
-
-
-def render_all(tables: Sequence[Table], format: str) -> str:
-    """Tables of profiles whose benchmarks differ, one after the other: JSON as a list, CSV under one header.
-
-    Raises as `render`.
-    """
-    if len(tables) == 1:
-        return render(tables[0], format)
-    if format == "json":
-        return json.dumps([table.to_dict() for table in tables], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if format == "csv":
-        return csv_text(CSV_COLUMNS, (line for table in tables for line in lines_of(table)))
-    return "\n".join(render(table, format) for table in tables)
+def _target_lines(table: TargetTable) -> Iterator[dict[str, Any]]:
+    for arm in table.arms:
+        described: dict[str, Any] = {"table": table.name, "profile": arm.profile, "arm": arm.arm, "label": arm.label}
+        described |= {"metric": table.target.metric, "target": table.target.percent, "window": table.target.window}
+        facts = {column.name: column.count(arm, table) for column in TARGET_COLUMNS if column.is_fact}
+        for seed in arm.seeds:
+            yield described | asdict(seed) | facts

@@ -11,140 +11,117 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tepo_lab.report.render import words as lines
-from tepo_lab.report.render.grid import grid_text
-from tepo_lab.report.render.words import Block
-from tepo_lab.report.table.frame import Cell, Row, Table
+from tepo_lab.report.render.document import Block, Cell, Document, Grid, Line, document
+from tepo_lab.report.table.frame import Table
+from tepo_lab.report.table.target import TargetTable
 
 #: Characters a row takes at most with seven benchmarks.
 WIDTH = 120
 
+#: Marks the best besides bold type, so that plain text has it too.
 BEST = "*"
 
 _LABEL_WIDTH = 20
 
-#: A header of as many characters or fewer is not broken.
-_ONE_LINE = 8
+#: A heading of as many characters or fewer is not broken.
+_ONE_LINE = 9
 
 
-def text(table: Table, width: int = WIDTH) -> str:
-    """The table as plain text, `width` columns wide at most unless the numbers themselves take more."""
+def text(shown: Document, width: int = WIDTH) -> str:
+    """The document as plain text, `width` columns wide at most unless the numbers themselves take more."""
     stream = io.StringIO()
-    widths = _widths(table, width)
-    console = Console(file=stream, width=max(width, _taken(widths)), color_system=None, legacy_windows=False)
-    console.print(_laid_out(table, width, widths), soft_wrap=False)
+    least = max((_LABEL_WIDTH + sum(_widths(grid)) for grid in shown.grids if not grid.title), default=0)
+    console = Console(file=stream, width=max(width, least), color_system=None, legacy_windows=False)
+    console.print(_group(shown, width), soft_wrap=False)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def renderable(table: Table, width: int = WIDTH) -> RenderableType:
+def renderable(table: Table | TargetTable, width: int = WIDTH) -> RenderableType:
     """The table for a rich console: rows by panel, comparisons, footnotes."""
-    return _laid_out(table, width, _widths(table, width))
+    return _group(document(table), width)
 
 
-def _laid_out(table: Table, width: int, widths: Sequence[int]) -> Group:
-    label_width = max(_LABEL_WIDTH, width - sum(widths) - len(widths))
-    parts: list[RenderableType] = [Text(lines.caption(table), style="bold"), Text("")]
-    for number, block in enumerate(lines.blocks(table)):
+def _group(shown: Document, width: int) -> Group:
+    parts: list[RenderableType] = [Text(shown.caption, style="bold"), Text("")]
+    for grid in shown.grids:
+        parts += _small_grid(grid) if grid.title else _main_grid(grid, width)
+    return Group(*parts, *(Text(note, style="dim") for note in shown.footnotes))
+
+
+def _main_grid(grid: Grid, width: int) -> list[RenderableType]:
+    """A table for each block, with the same widths: the label takes what the numbers leave."""
+    widths = _widths(grid)
+    if _LABEL_WIDTH + sum(widths) + len(widths) <= width:
+        widths = [taken + 1 for taken in widths]
+    label_width = max(_LABEL_WIDTH, width - sum(widths))
+    parts: list[RenderableType] = []
+    for number, block in enumerate(grid.blocks):
         if block.title is not None:
             parts.append(Text(block.title, style="italic"))
-        parts.append(_block(table, block, [label_width, *widths], header=number == 0))
-    for grid in lines.grids(table):
-        parts += [Text(grid.title, style="italic"), grid_text(grid)]
-    parts += [Text(line, style="dim") for line in lines.footnotes(table)]
-    return Group(*parts)
+        made = RichTable(box=box.SIMPLE_HEAD, show_header=number == 0, pad_edge=False, padding=0, show_edge=False)
+        made.add_column("", width=label_width, overflow="fold")
+        for heading, taken in zip(grid.headings[1:], widths, strict=True):
+            # One character of each column is the space before the next.
+            made.add_column(_wrapped(heading, taken - 1), width=taken - 1, justify="right", overflow="fold")
+        _add_lines(made, block)
+        parts.append(made)
+    return parts
 
 
-def _block(table: Table, block: Block, widths: Sequence[int], *, header: bool) -> RichTable:
-    made = RichTable(box=box.SIMPLE_HEAD, show_header=header, pad_edge=False, padding=0, show_edge=False)
-    made.add_column("", width=widths[0], overflow="fold")
-    names = [*(column.label for column in table.columns), lines.AVERAGE, lines.MACRO]
-    for name, width in zip(names, widths[1:], strict=True):
-        made.add_column(_header(name, width), width=width, justify="right", overflow="fold")
-    for row in block.rows:
-        best = block.best_for(row)
-        label = Text.assemble((row.label, "bold"), "\n", (lines.described(row, table), "red" if row.suspect else "dim"))
-        cells = [_cell(row.cells[column.name], best.get(column.name)) for column in table.columns]
-        made.add_row(label, *cells, _average(row, best.get("average")), _macro(row, best.get("macro")))
+def _add_lines(made: RichTable, block: Block) -> None:
+    for line in block.lines:
+        label = Text.assemble((line.cells[0].text, "bold"), "\n", (_small(line.cells[0]), _style(line)))
+        made.add_row(label, *(_stacked(cell) for cell in line.cells[1:]))
     made.add_row()
-    return made
 
 
-def _cell(cell: Cell, best: float | None) -> Text:
-    if cell.percent is None:
-        return _stack(Text(lines.percent(cell), style="dim"), *lines.published_words(cell))
-    return _stack(_marked(cell.percent, best), f"{cell.correct}/{cell.graded}", *lines.published_words(cell))
+def _small(cell: Cell) -> str:
+    return ", ".join(cell.small)
 
 
-def _average(row: Row, best: float | None) -> Text:
-    average = row.average
-    if average.generation_weighted is None:
-        return _stack(Text(average.missing or "not run", style="dim"), *lines.published_words(average))
-    below = [lines.interval(average.ci95), *lines.published_words(average)]
-    few = lines.few_seeds(row)
-    return _stack(_marked(average.generation_weighted, best), *below, *([few] if few else []))
+def _style(line: Line) -> str:
+    return "red" if line.is_suspect else "dim"
 
 
-def _macro(row: Row, best: float | None) -> Text:
-    macro = row.average.macro
-    return Text(row.average.missing or "not run", style="dim") if macro is None else _marked(macro, best)
+def _stacked(cell: Cell) -> Text:
+    """A cell's text over what goes with it."""
+    marked = f"{BEST}{cell.text}" if cell.is_best else cell.text
+    first = Text(marked, style="bold green" if cell.is_best else "dim" if cell.is_missing else "")
+    return Text("\n", justify="right").join([first, *(Text(line, style="dim") for line in cell.small)])
 
 
-def _marked(value: float, best: float | None) -> Text:
-    # The mark stands besides bold type, so that plain text keeps it.
-    return Text(f"{BEST}{value:.2f}", style="bold green") if value == best else Text(f"{value:.2f}")
+def _small_grid(grid: Grid) -> list[RenderableType]:
+    made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for heading, is_text in zip(grid.headings, grid.is_text, strict=True):
+        made.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
+    for line in grid.lines:
+        made.add_row(*(Text(cell.text) for cell in line.cells))
+    made.add_row()
+    return [Text(grid.title, style="italic"), made]
 
 
-def _stack(first: Text, *below: str) -> Text:
-    return Text("\n", justify="right").join([first, *(Text(line, style="dim") for line in below)])
+def _widths(grid: Grid) -> list[int]:
+    """What each column but the label takes: its widest line or the longest piece of its heading, and a space."""
+    widths = []
+    for place, heading in enumerate(grid.headings[1:], start=1):
+        lines = [line for row in grid.lines for line in _stacked(row.cells[place]).plain.splitlines()]
+        # The best of a column may be in any row.
+        numbers = max((len(line) for line in lines), default=0)
+        pieces = max(len(piece.rstrip()) for piece in _pieces(heading))
+        widths.append(1 + max(numbers, pieces, min(len(heading), _ONE_LINE)))
+    return widths
 
 
-def _header(label: str, width: int) -> str:
-    """A label in lines of at most `width`, broken where it may be: at spaces, after hyphens and inside CamelCase."""
-    held: list[str] = []
-    for piece in _pieces(label):
-        if held and len((held[-1] + piece).rstrip()) <= width:
-            held[-1] += piece
-        else:
-            held.append(piece)
-    return "\n".join(line.rstrip() for line in held)
+def _pieces(heading: str) -> Sequence[str]:
+    """Where a heading may be broken: at spaces, after hyphens and inside CamelCase."""
+    return re.split(r"(?<= )|(?<=-)|(?<=[a-z])(?=[A-Z])", heading)
 
 
-def _pieces(label: str) -> list[str]:
-    return re.split(r"(?<= )|(?<=-)|(?<=[a-z])(?=[A-Z])", label)
-
-
-def _header_width(label: str, *, roomy: bool) -> int:
-    """The least width that a label takes: in two lines at most where it is roomy, in one where it is short."""
-    if len(label) <= _ONE_LINE:
-        return len(label)
-    pieces = _pieces(label)
-    if not roomy:
-        return max(len(piece.rstrip()) for piece in pieces)
-    ends = range(1, len(pieces) + 1)
-    return min(max(len("".join(part).rstrip()) for part in (pieces[:end], pieces[end:])) for end in ends)
-
-
-def _widths(table: Table, width: int) -> list[int]:
-    """Columns that hold their widest line: benchmarks, average, macro. Headers take two lines where `width` has room
-    for that, else more; what is left is spread."""
-    held = []
-    for column in table.columns:
-        cells = [row.cells[column.name] for row in table.all_rows]
-        held.append(_longest([_cell(cell, cell.percent).plain for cell in cells]))
-    averages = [_average(row, row.average.generation_weighted).plain for row in table.all_rows]
-    macros = [_macro(row, row.average.macro).plain for row in table.all_rows]
-    last = [_longest([lines.AVERAGE, *averages]), _longest([lines.MACRO, *macros])]
-    for roomy in (True, False):
-        headers = [_header_width(column.label, roomy=roomy) for column in table.columns]
-        widths = [*map(max, held, headers), *last]
-        if _taken(widths) <= width:
-            break
-    return [each + 1 for each in widths] if width - _taken(widths) >= len(widths) else widths
-
-
-def _longest(held: Sequence[str]) -> int:
-    return max((len(line) for each in held for line in each.splitlines()), default=0)
-
-
-def _taken(widths: Sequence[int]) -> int:
-    return _LABEL_WIDTH + sum(widths) + len(widths)
+def _wrapped(heading: str, width: int) -> str:
+    """A heading in lines of at most `width`."""
+    lines = [""]
+    for piece in _pieces(heading):
+        if lines[-1] and len((lines[-1] + piece).rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tepo_lab.errors import RecordError
-from tepo_lab.report.table.scan import FoundRun
+from tepo_lab.records.history import RunHistory
+from tepo_lab.report.table.runs import HomeRuns
 
 Budget = Literal["tokens", "seconds"]
 
@@ -36,47 +37,47 @@ class EqualBudget:
     @property
     def note(self) -> str:
         """What a table read so must say."""
-        said = (
+        note = (
             f"Read at an equal budget of {self.limit:,.0f} {SPENT[self.kind][1]}, the most that every run has spent at "
             "its last evaluation: each run at its last evaluation within it."
         )
         if not self.beyond:
-            return said
+            return note
         return (
-            f"{said} {self.beyond} run{'s have' if self.beyond > 1 else ' has'} none: run the sweep in another home "
+            f"{note} {self.beyond} run{'s have' if self.beyond > 1 else ' has'} none: run the sweep in another home "
             "(--home) with trainer.evaluate_at=[...] set to earlier steps."
         )
 
 
-def equal_budget(runs: Iterable[FoundRun], kind: Budget) -> EqualBudget:
+def equal_budget(runs: HomeRuns, kind: Budget, *, untrained: str | None = None) -> EqualBudget:
     """The largest budget that every run has spent, and where each run is read within it.
 
     A collapsed run keeps its collapsed evaluation and does not lower the budget; nor does one with damaged records,
-    which has none.
+    which has none. Args: `untrained`, the family of the untrained model, which spends nothing.
     Raises `RecordError` when no run has an evaluation after a training step.
     """
-    found = [run for run in runs if run.damaged is None]
-    spent = {(run.family, run.seed): _spent_at(run, kind) for run in found if run.collapsed_at is None}
-    totals = [max(each.values()) for each in spent.values() if each]
+    trained = {key: run for key, run in runs.by_key.items() if run.damage is None and run.family != untrained}
+    steps = {key: run.collapsed_at for key, run in trained.items() if run.collapsed_at is not None}
+    spent = {key: _spent_at(run, runs.full_steps(run), kind) for key, run in trained.items() if key not in steps}
+    totals = [max(costs.values()) for costs in spent.values() if costs]
     if not totals:
         raise RecordError("no run of this table was evaluated after training: there is no budget to read it at.")
     limit = min(totals)
-    steps = {(run.family, run.seed): run.collapsed_at for run in found if run.collapsed_at is not None}
     beyond = 0
-    for key, each in spent.items():
-        within = [step for step, cost in each.items() if cost <= limit]
+    for key, costs in spent.items():
+        within = [step for step, cost in costs.items() if cost <= limit]
         if within:
             steps[key] = max(within)
-        beyond += bool(each) and not within
+        beyond += bool(costs) and not within
     return EqualBudget(kind, limit, steps, beyond)
 
 
-def _spent_at(run: FoundRun, kind: Budget) -> dict[int, float]:
+def _spent_at(run: RunHistory, evaluated: Collection[int], kind: Budget) -> dict[int, float]:
     """Evaluated step -> what the run had spent by then; empty for a run without one."""
     metric = SPENT[kind][0]
     total, spent = 0.0, {}
-    for values in run.folder.whole_metrics():
+    for values in run.metrics():
         total += float(values.get(metric) or 0.0)
-        if values["step"] in run.full_steps:
+        if values["step"] in evaluated:
             spent[int(values["step"])] = total
     return spent

@@ -1,162 +1,21 @@
-"""What a table is made of. Scores are counts of generations; shares are shown in percent."""
+"""A table before it is rendered: rows, comparisons and notes of one profile or several. Its plain form is its JSON."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-#: One word for a cell without a score, where there is room for no more; `Cell.reason` says it in full.
-Missing = Literal["not run", "running", "stopped", "failed", "collapsed", "not graded", "incomplete", "damaged"]
-
-
-@dataclass(frozen=True)
-class WantedRow:
-    """A row asked for. `family` is the run's identity without its seed, as in run.json.
-
-    `seeds` are those expected, and the row says how many of them are there; when empty, all that are found are taken.
-    `steps` is where the row alone may be read; None: where its table is. `published` is its name among published rows.
-    `ancestors` are its arm's parent, the parent's parent and so on, for a table that lacks the parent. `damaged` are
-    the seeds whose run.json cannot be read.
-    """
-
-    panel: str | None
-    arm: str
-    label: str
-    family: str
-    seeds: tuple[int, ...] = ()
-    steps: int | None = None
-    published: str = ""
-    ancestors: tuple[str, ...] = ()
-    damaged: tuple[int, ...] = ()
-
-    @property
-    def published_name(self) -> str:
-        return self.published or self.arm
-
-
-@dataclass(frozen=True)
-class Column:
-    """A benchmark: its problems, the samples drawn of each, and the temperature (0: greedy)."""
-
-    name: str
-    label: str
-    problems: int
-    samples: int
-    temperature: float
-
-    @property
-    def generations(self) -> int:
-        return self.problems * self.samples
-
-
-@dataclass(frozen=True)
-class Published:
-    """The paper's number for a cell, ours minus it in points, and whether it lies in our 95 % interval.
-
-    Where we have no score the latter two are None.
-    """
-
-    percent: float
-    difference: float | None = None
-    inside: bool | None = None
-
-
-@dataclass(frozen=True)
-class Score:
-    """A percent with its 95 % interval."""
-
-    percent: float
-    ci95: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """k right of n graded generations, summed over the seeds; or the reason why there is no score.
-
-    `at_k` holds avg@n and pass@k by name, where they were asked for and the benchmark has the samples.
-    """
-
-    correct: int | None = None
-    graded: int | None = None
-    ci95: tuple[float, float] | None = None
-    reason: str | None = None
-    missing: Missing | None = None
-    published: Published | None = None
-    at_k: dict[str, Score] = field(default_factory=dict)
-
-    @property
-    def percent(self) -> float | None:
-        return None if self.correct is None or not self.graded else 100 * self.correct / self.graded
-
-
-@dataclass(frozen=True)
-class Average:
-    """Averages over the benchmarks in percent.
-
-    `generation_weighted` counts every generation once, as the paper's "Avg." does; `macro` is the plain mean of the
-    columns. `ci95` belongs to the former. `seeds` is how many seeds the interval is over (1: problems only).
-    """
-
-    generation_weighted: float | None = None
-    macro: float | None = None
-    ci95: tuple[float, float] | None = None
-    seeds: int = 0
-    reason: str | None = None
-    missing: Missing | None = None
-    published: Published | None = None
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """A run behind a row, for the footer."""
-
-    arm: str
-    seed: int
-    id: str
-    commit: str | None
-    step: int | None
-    state: str
-
-
-@dataclass(frozen=True)
-class Collapse:
-    """The end of a seed's run by a stop rule, which is named as it is written."""
-
-    seed: int
-    step: int
-    rule: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """An arm's scores. `seeds` are those whose evaluations are counted; `steps` is where they were evaluated.
-
-    `suspect` says why the scores may not be what they seem, `provenance` which of its runs were made from a changed
-    source tree or partly by other code; both are empty when nothing is to be said. `collapses` are those of its seeds.
-    """
-
-    panel: str | None
-    arm: str
-    label: str
-    seeds: tuple[int, ...]
-    steps: int | None
-    outcome: str
-    cells: dict[str, Cell]
-    average: Average
-    runs: tuple[RunLine, ...] = ()
-    profile: str = ""
-    published: str = ""
-    suspect: tuple[str, ...] = ()
-    provenance: tuple[str, ...] = ()
-    collapses: tuple[Collapse, ...] = ()
+from tepo_lab.report.table.columns import COLUMNS, COMPARISON_COLUMNS
+from tepo_lab.report.table.rows import Row
+from tepo_lab.report.table.wanted import GradedBenchmark
 
 
 @dataclass(frozen=True)
 class Comparison:
     """An arm against its parent, in points of the generation-weighted average; or the reason why there is none.
 
-    `parent` is the nearest ancestor that stands in the table. `suspect` names those of the two whose row is suspect;
-    `label` and `parent_label` are what their rows are called; `steps` is where they were to be read, None where that is
+    `parent` is the nearest ancestor that has a row in the table. `suspect` names those of the two whose row is suspect;
+    `label` and `parent_label` are the labels of their rows; `steps` is where they were to be read, None where that is
     at an equal budget.
     """
 
@@ -200,7 +59,7 @@ class Table:
     title: str
     profiles: tuple[str, ...]
     paper_profiles: tuple[str, ...]
-    columns: tuple[Column, ...]
+    benchmarks: tuple[GradedBenchmark, ...]
     panels: dict[str, str]
     untrained: tuple[Untrained, ...]
     rows: tuple[Row, ...]
@@ -229,37 +88,38 @@ class Table:
     @property
     def all_rows(self) -> tuple[Row, ...]:
         """Each profile's untrained model, when there is one, and its rows."""
-        return tuple(row for each in self.untrained for row in (*self._base_of(each), *self.rows_of(each.profile)))
+        return tuple(
+            row
+            for untrained in self.untrained
+            for row in (*([untrained.row] if untrained.row else []), *self.rows_of(untrained.profile))
+        )
 
     def rows_of(self, profile: str) -> list[Row]:
         """The rows of one profile."""
         return [row for row in self.rows if row.profile == profile]
-
-    @staticmethod
-    def _base_of(untrained: Untrained) -> tuple[Row, ...]:
-        return () if untrained.row is None else (untrained.row,)
 
     def of_profile(self, profile: str) -> Table:
         """The table with one of its profiles alone."""
         return replace(
             self,
             profiles=(profile,),
-            untrained=tuple(each for each in self.untrained if each.profile == profile),
+            untrained=tuple(untrained for untrained in self.untrained if untrained.profile == profile),
             rows=tuple(self.rows_of(profile)),
-            comparisons=tuple(each for each in self.comparisons if each.profile == profile),
+            comparisons=tuple(comparison for comparison in self.comparisons if comparison.profile == profile),
         )
 
     @property
     def distinct_rows(self) -> tuple[Row, ...]:
         """All rows, but those of the same name and runs as an earlier one: a head row that its panel has again."""
-        once: dict[tuple[str, str, tuple[RunLine, ...]], Row] = {}
+        distinct: dict[tuple[Any, ...], Row] = {}
         for row in self.all_rows:
-            once.setdefault((row.profile, row.label, row.runs), row)
-        return tuple(once.values())
+            runs = (tuple(line.items()) for line in row.run_lines())
+            distinct.setdefault((row.profile, row.label, *runs), row)
+        return tuple(distinct.values())
 
     def footer(self) -> dict[str, Any]:
-        """What stands under the table, as plain values."""
-        runs = [asdict(run) for row in self.all_rows for run in row.runs]
+        """What the footnotes are about, as plain values."""
+        runs = [line for row in self.all_rows for line in row.run_lines()]
         return {
             "title": self.title,
             "profile": self.profile,
@@ -267,7 +127,7 @@ class Table:
             "steps": self.steps,
             "seeds": sorted({seed for row in self.rows for seed in row.seeds}),
             "interval": self.interval,
-            "problems_only": list(dict.fromkeys(row.arm for row in self.all_rows if row.average.seeds == 1)),
+            "problems_only": list(dict.fromkeys(row.arm for row in self.all_rows if row.scored_seeds == 1)),
             "commits": sorted({run["commit"] for run in runs if run["commit"]}),
             "runs": list({run["id"]: run for run in runs}.values()),
             "notes": list(self.notes),
@@ -280,84 +140,66 @@ class Table:
         `base` is the (first) profile's untrained model; of several profiles, `bases` has each one's by name.
         """
         several = len(self.profiles) > 1
-        bases = {each.profile: _untrained(each) for each in self.untrained}
+        bases = {untrained.profile: self._base(untrained.row) for untrained in self.untrained}
         return {
             "table": self.name,
             "profile": self.profile,
             "benchmarks": [
-                {"name": each.name, "label": each.label, "problems": each.problems, "samples": each.samples}
-                for each in self.columns
+                {name: value for name, value in asdict(benchmark).items() if name != "temperature"}
+                for benchmark in self.benchmarks
             ],
             "base": bases[self.profiles[0]],
             **({"bases": bases} if several else {}),
             **({"base_reason": self.base_reason} if self.base is None else {}),
-            "rows": [_row(row, with_profile=several) for row in self.rows],
-            "comparisons": [_comparison(each, with_profile=several) for each in self.comparisons],
+            "rows": [self._row(row, several) for row in self.rows],
+            "comparisons": [self._comparison(comparison, several) for comparison in self.comparisons],
             "footer": self.footer(),
         }
 
+    def _base(self, row: Row | None) -> dict[str, Any] | None:
+        return None if row is None else {**self._scores(row), "suspect": list(row.suspect)}
 
-def _row(row: Row, *, with_profile: bool) -> dict[str, Any]:
-    return {
-        **({"profile": row.profile} if with_profile else {}),
-        "panel": row.panel,
-        "arm": row.arm,
-        "label": row.label,
-        "seeds": list(row.seeds),
-        "steps": row.steps,
-        "outcome": row.outcome,
-        **({"collapses": [asdict(each) for each in row.collapses]} if row.collapses else {}),
-        "cells": _cells(row),
-        "average": _average(row.average),
-        "suspect": list(row.suspect),
-        **({"provenance": list(row.provenance)} if row.provenance else {}),
-    }
+    def _scores(self, row: Row) -> dict[str, Any]:
+        reason = {} if row.average else {"reason": row.reason}
 
+        def published(name: str) -> dict[str, Any]:
+            return {"published": asdict(row.published[name])} if name in row.published else {}
 
-def _untrained(untrained: Untrained) -> dict[str, Any] | None:
-    row = untrained.row
-    if row is None:
-        return None
-    return {"cells": _cells(row), "average": _average(row.average), "suspect": list(row.suspect)}
-
-
-def _cells(row: Row) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"correct": cell.correct, "graded": cell.graded, "percent": cell.percent, **_extras(cell)}
-        for name, cell in row.cells.items()
-    }
-
-
-def _average(average: Average) -> dict[str, Any]:
-    return {
-        "generation_weighted": average.generation_weighted,
-        "macro": average.macro,
-        "ci95": list(average.ci95) if average.ci95 else None,
-        **_extras(average),
-    }
-
-
-def _extras(scored: Cell | Average) -> dict[str, Any]:
-    extras: dict[str, Any] = {}
-    if scored.reason is not None:
-        extras["reason"] = scored.reason
-    if scored.published is not None:
-        extras["published"] = asdict(scored.published)
-    if isinstance(scored, Cell) and scored.at_k:
-        extras["at_k"] = {
-            name: {"percent": each.percent, "ci95": list(each.ci95)} for name, each in scored.at_k.items()
+        cells = {}
+        for benchmark in self.benchmarks:
+            score = row.scores.get(benchmark.name)
+            counts = {"correct": score.correct, "graded": score.graded, "percent": score.percent} if score else {}
+            cell = dict.fromkeys(("correct", "graded", "percent")) | counts | reason | published(benchmark.name)
+            if at_k := row.at_k.get(benchmark.name):
+                cell["at_k"] = {name: {"percent": value, "ci95": list(ci95)} for name, (value, ci95) in at_k.items()}
+            cells[benchmark.name] = cell
+        average = {
+            "generation_weighted": row.average.percent if row.average else None,
+            "macro": row.macro,
+            "ci95": list(row.average.ci95) if row.average else None,
         }
-    return extras
+        return {"cells": cells, "average": average | reason | published("avg")}
 
+    def _row(self, row: Row, several: bool) -> dict[str, Any]:
+        return {
+            **({"profile": row.profile} if several else {}),
+            "panel": row.panel,
+            "arm": row.arm,
+            "label": row.label,
+            "seeds": list(row.seeds),
+            "steps": row.steps,
+            "outcome": row.outcome,
+            **({"collapses": [asdict(collapse) for collapse in row.collapses]} if row.collapses else {}),
+            **self._scores(row),
+            "suspect": list(row.suspect),
+            **({"provenance": list(row.provenance)} if row.provenance else {}),
+            **{column.name: column.count(row, self) for column in COLUMNS if column.is_fact},
+        }
 
-def _comparison(comparison: Comparison, *, with_profile: bool) -> dict[str, Any]:
-    values = asdict(comparison) | {"seeds": list(comparison.seeds), "suspect": list(comparison.suspect)}
-    values["ci95"] = list(comparison.ci95) if comparison.ci95 else None
-    for key, dropped in (
-        ("reason", comparison.reason is None),
-        ("suspect", not comparison.suspect),
-        ("profile", not with_profile),
-    ):
-        if dropped:
-            del values[key]
-    return values
+    def _comparison(self, comparison: Comparison, several: bool) -> dict[str, Any]:
+        values = asdict(comparison) | {"seeds": list(comparison.seeds), "suspect": list(comparison.suspect)}
+        values["ci95"] = list(comparison.ci95) if comparison.ci95 else None
+        absent = {"reason": comparison.reason is None, "suspect": not comparison.suspect, "profile": not several}
+        values = {name: value for name, value in values.items() if not absent.get(name)}
+        own = {column.name: column.count(comparison, self) for column in COMPARISON_COLUMNS if column.is_fact}
+        return values | own

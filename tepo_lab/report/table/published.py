@@ -10,10 +10,10 @@ import yaml
 from pydantic import Field
 
 from tepo_lab.errors import DataError
-from tepo_lab.report.table.frame import Average, Cell, Published, Row, Table
+from tepo_lab.report.table.columns import AVERAGE
+from tepo_lab.report.table.frame import Table
+from tepo_lab.report.table.rows import PublishedScore, Row
 from tepo_lab.schema.base import PositiveInt, Strict, validate
-
-AVERAGE = "avg"
 
 
 class PublishedBenchmark(Strict):
@@ -24,7 +24,7 @@ class PublishedBenchmark(Strict):
     samples: PositiveInt
 
 
-class Source(Strict):
+class PublishedSource(Strict):
     """reports/published/source.yaml: where the numbers come from and what they were graded on."""
 
     paper: str
@@ -38,7 +38,7 @@ class PublishedTable:
     """Printed percents by (panel, model, row, benchmark); a panel is "" where the table has none, a dash is None."""
 
     name: str
-    source: Source
+    source: PublishedSource
     percents: dict[tuple[str, str, str, str], float | None]
 
     @property
@@ -57,7 +57,7 @@ def load_published(folder: Path, name: str) -> PublishedTable:
     """Read NAME.csv and source.yaml of a folder of published tables. Raises `DataError` when either cannot be read."""
     path, source = folder / f"{name}.csv", folder / "source.yaml"
     try:
-        declared = validate(Source, yaml.safe_load(source.read_text()), where=str(source))
+        declared = validate(PublishedSource, yaml.safe_load(source.read_text()), where=str(source))
         with path.open(newline="") as stream:
             rows = list(csv.DictReader(stream))
         percents = {
@@ -78,18 +78,18 @@ def why_not_comparable(table: Table, published: PublishedTable) -> str | None:
     models = ", ".join(sorted(published.models))
     if others := [profile for profile in table.profiles if profile not in published.models]:
         return f"profile {', '.join(others)} is not the paper's ({models})"
-    theirs = {name: (each.problems, each.samples) for name, each in published.source.benchmarks.items()}
-    for column in table.columns:
-        if column.name not in theirs:
-            return f"the paper has no benchmark {column.name}"
-        problems, samples = theirs[column.name]
-        if (column.problems, column.samples) != (problems, samples):
+    theirs = published.source.benchmarks
+    for ours in table.benchmarks:
+        if ours.name not in theirs:
+            return f"the paper has no benchmark {ours.name}"
+        paper = theirs[ours.name]
+        if (ours.problems, ours.samples) != (paper.problems, paper.samples):
             return (
-                f"{column.name} has {column.problems} problems x {column.samples} samples here and "
-                f"{problems} x {samples} in the paper"
+                f"{ours.name} has {ours.problems} problems x {ours.samples} samples here and "
+                f"{paper.problems} x {paper.samples} in the paper"
             )
-    if lacking := sorted(theirs.keys() - {column.name for column in table.columns}):
-        return f"the suite lacks the paper's {', '.join(lacking)}"
+    if missing := sorted(theirs.keys() - {ours.name for ours in table.benchmarks}):
+        return f"the paper's {', '.join(missing)} is missing from the suite"
     return None
 
 
@@ -102,41 +102,35 @@ def against_published(table: Table, published: PublishedTable) -> Table:
     if reason is not None:
         note = f"The paper's numbers ({published.source.paper}) are not shown: {reason}."
         return replace(table, notes=(*table.notes, note))
-    steps = published.source.steps.get(published.name)
-    notes = table.notes
-    going = [row for row in table.rows if row.seeds and not row.outcome.startswith("collapsed")]
-    others = sorted({row.steps for row in going if row.steps is not None} - {steps})
-    if steps is not None and others:
-        here = " and ".join(str(each) for each in others)
-        notes = (*notes, f"Rows are read at step {here}, the paper's stand at step {steps}.")
     shown = replace(
         table,
-        notes=notes,
         untrained=tuple(
-            replace(each, row=_beside(each.row, published) if each.row else None) for each in table.untrained
+            replace(untrained, row=_beside(untrained.row, published) if untrained.row else None)
+            for untrained in table.untrained
         ),
         rows=tuple(_beside(row, published) for row in table.rows),
         published=published.source.paper,
     )
-    lacking = [row.label for row in shown.rows if row.seeds and row.average.published is None]
-    note = f"The paper has no number for {', '.join(dict.fromkeys(lacking))}."
-    return replace(shown, notes=(*notes, note)) if lacking else shown
+    notes = list(table.notes)
+    paper_steps = published.source.steps.get(published.name)
+    going = [row for row in table.rows if row.seeds and not row.outcome.startswith("collapsed")]
+    others = sorted({row.steps for row in going if row.steps is not None} - {paper_steps})
+    if paper_steps is not None and others:
+        here = " and ".join(map(str, others))
+        notes.append(f"Rows are read at step {here}, the paper's stand at step {paper_steps}.")
+    unknown = dict.fromkeys(row.label for row in shown.rows if row.seeds and AVERAGE.name not in row.published)
+    if unknown:
+        notes.append(f"The paper has no number for {', '.join(unknown)}.")
+    return replace(shown, notes=tuple(notes))
 
 
-def _beside(row: Row, published: PublishedTable) -> Row:
-    cells: dict[str, Cell] = {}
-    for name, cell in row.cells.items():
-        percent = published.percent(row.panel, row.profile, row.published, name)
-        cells[name] = replace(cell, published=_published(percent, cell.percent, cell.ci95))
-    average: Average = row.average
-    percent = published.percent(row.panel, row.profile, row.published, AVERAGE)
-    shown = _published(percent, average.generation_weighted, average.ci95)
-    return replace(row, cells=cells, average=replace(average, published=shown))
-
-
-def _published(percent: float | None, ours: float | None, ci95: tuple[float, float] | None) -> Published | None:
-    if percent is None:
-        return None
-    if ours is None or ci95 is None:
-        return Published(percent)
-    return Published(percent, ours - percent, ci95[0] <= percent <= ci95[1])
+def _beside(row: Row, table: PublishedTable) -> Row:
+    scores = {**row.scores, AVERAGE.name: row.average}
+    published = {}
+    for name in (*table.source.benchmarks, AVERAGE.name):
+        percent = table.percent(row.panel, row.profile, row.wanted.published_name, name)
+        if percent is not None:
+            score = scores.get(name)
+            ours = () if score is None else (score.percent - percent, score.ci95[0] <= percent <= score.ci95[1])
+            published[name] = PublishedScore(percent, *ours)
+    return replace(row, published=published)

@@ -1,260 +1,374 @@
-"""What each wanted row finds in the home: its seeds' counts at one step, or why there are none."""
+"""The rows of a table: each seed's counts at one step, or why it has none, and the scores over the seeds."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tepo_lab.errors import RecordError
+from tepo_lab.records.events import Collapsed, Complete, Failed
 from tepo_lab.records.files import tell_passed_over
-from tepo_lab.report.table.frame import Collapse, Column, Missing, WantedRow
-from tepo_lab.report.table.scan import (
+from tepo_lab.records.generations import COUNTED, read_generations
+from tepo_lab.records.history import RunHistory
+from tepo_lab.report.table.counts import ProblemCounts, read_counts, shortfall
+from tepo_lab.report.table.runs import (
     OWN_INPUTS,
-    Counts,
-    FoundRun,
+    HomeRuns,
+    Missing,
     end_of,
+    evaluation_at,
     missing_reason,
-    read_counts,
-    shortfall,
     unusual_inputs,
 )
 from tepo_lab.report.table.suspect import suspicions
+from tepo_lab.report.table.wanted import GradedBenchmark, WantedRow
 from tepo_lab.schema.table import SuspectLimits
 from tepo_lab.stats.bootstrap import Array, Scores
 
-Found = Mapping[tuple[str, int], FoundRun]
-
 _DAMAGED = "its records are damaged: "
+
+
+@dataclass(frozen=True)
+class Score:
+    """k right of n graded generations, summed over the seeds, with the 95 % interval of the percent."""
+
+    correct: int
+    graded: int
+    ci95: tuple[float, float]
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.correct / self.graded
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """The paper's number for a cell, ours minus it in points, and whether it lies in our 95 % interval.
+
+    Where we have no score the latter two are None.
+    """
+
+    percent: float
+    difference: float | None = None
+    inside: bool | None = None
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """The end of a seed's run by a stop rule, named as it is written."""
+
+    seed: int
+    step: int
+    rule: str
 
 
 @dataclass(frozen=True)
 class SeedResult:
     """What one seed gives to a row: its counts, or why it has none.
 
-    `counted` says that it has them; `collapsed` is the step at which the run they are of collapsed; `unended` is how
-    that run is not as far as it was to train; `suspect` is why the counts may not be what they seem.
+    `is_counted`: it has them; `collapsed` is the step at which the run they are of collapsed; `unended` is how that run
+    is not as far as it was to train; `suspect` is why the counts may not be what they seem;
+    `unusual_benchmarks` have other files here than in most other runs of the table.
     """
 
     seed: int
-    run: FoundRun | None
+    run: RunHistory | None
     step: int | None
-    counts: dict[str, Counts]
+    counts: dict[str, ProblemCounts]
     outcome: str
     reason: str | None = None
     missing: Missing | None = None
     collapsed: int | None = None
     unended: str | None = None
     suspect: tuple[str, ...] = ()
+    unusual_benchmarks: tuple[str, ...] = ()
 
     @property
-    def counted(self) -> bool:
+    def is_counted(self) -> bool:
         return self.missing is None
+
+    def column(self, name: str) -> Array:
+        """A numeric column of the evaluation's generations, (N,). Raises `RecordError` for a damaged file."""
+        assert self.run is not None
+        assert self.step is not None
+        rows = read_generations(self.run.folder.generations(self.step), [*COUNTED, name])
+        return np.asarray(rows[name].to_numpy(), dtype=np.float64)
 
 
 @dataclass(frozen=True)
-class RowResult:
-    """A wanted row with the results of its seeds, in order."""
+class Row:
+    """A wanted row with the results of its seeds in order, and the scores over those that are counted.
+
+    `asked` is the step at which it was asked for. `scores` are by benchmark, `average` over all generations (as the
+    paper's "Avg."); both are empty without counts. `at_k` has avg@n and pass@k by benchmark and name, as percent and
+    interval; `published` the paper's numbers by column.
+    """
 
     wanted: WantedRow
-    results: tuple[SeedResult, ...]
+    profile: str
+    asked: int | None
+    results: tuple[SeedResult, ...] = field(compare=False)
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    average: Score | None = None
+    at_k: Mapping[str, Mapping[str, tuple[float, tuple[float, float]]]] = field(default_factory=dict)
+    published: Mapping[str, PublishedScore] = field(default_factory=dict)
+
+    @property
+    def panel(self) -> str | None:
+        return self.wanted.panel
+
+    @property
+    def arm(self) -> str:
+        return self.wanted.arm
+
+    @property
+    def label(self) -> str:
+        return self.wanted.label
 
     @property
     def counted(self) -> dict[int, SeedResult]:
-        return {each.seed: each for each in self.results if each.counted}
+        """The results that are counted, by seed."""
+        return {result.seed: result for result in self.results if result.is_counted}
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that are counted."""
+        return tuple(self.counted)
+
+    @property
+    def scored_seeds(self) -> int:
+        """How many seeds the intervals are over (1: over problems only)."""
+        return len(self.counted) if self.average else 0
+
+    @property
+    def steps(self) -> int | None:
+        """Where the counted seeds were evaluated at the latest."""
+        return max((result.step for result in self.counted.values() if result.step is not None), default=self.asked)
+
+    @property
+    def macro(self) -> float | None:
+        """The plain mean of the benchmarks' percents."""
+        percents = [score.percent for score in self.scores.values()]
+        return sum(percents) / len(percents) if percents else None
+
+    def mean_of(self, column: str) -> float | None:
+        """The mean of a numeric column over all counted generations."""
+        values = [result.column(column) for result in self.counted.values()]
+        return float(np.concatenate(values).mean()) if values else None
 
     @property
     def parent(self) -> str | None:
         """The parent's name as the runs recorded it."""
-        return next((each.run.parent for each in self.results if each.run is not None), None)
+        return next((result.run.parent for result in self.results if result.run is not None), None)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the row has no score; None where it has one."""
+        if self.counted:
+            return None
+        return "; ".join(dict.fromkeys(result.reason for result in self.results if result.reason)) or "not run"
+
+    @property
+    def missing(self) -> Missing:
+        """`reason` in one word."""
+        missing = (result.missing for result in self.results if result.missing is not None)
+        return next((word for word in missing if word != "not run"), "not run")
 
     @property
     def outcome(self) -> str:
         """What became of the row's seeds, in one phrase."""
-        results = self.results
-        if not results:
-            return "not run"
-        counted = list(self.counted.values())
+        total, counted = len(self.results), list(self.counted.values())
         if not counted:
-            return "; ".join(dict.fromkeys(each.outcome for each in results))
-        at = "; ".join(self._ends(counted))
-        if len(counted) == len(results):
-            return at or "complete"
-        others = ", ".join(dict.fromkeys(each.outcome for each in results if not each.counted))
-        partly = f"partly: {len(counted)} of {len(results)} seeds ({others})"
-        return f"{partly}; {at}" if at else partly
+            return "; ".join(dict.fromkeys(result.outcome for result in self.results)) or "not run"
 
-    def _ends(self, counted: Sequence[SeedResult]) -> Iterator[str]:
-        steps = [each.collapsed for each in counted if each.collapsed is not None]
-        if steps:
-            yield f"collapsed at step {', '.join(str(step) for step in sorted(set(steps)))}{self._share(len(steps))}"
-        unended = Counter(each.unended for each in counted if each.unended is not None)
-        if unended:
-            said = ", ".join(f"{state}{self._share(count)}" for state, count in unended.items())
-            yield f"{said}, read at step {max(each.step or 0 for each in counted if each.unended is not None)}"
+        def share(count: int) -> str:
+            return "" if count == total else f" ({count} of {total} seeds)"
 
-    def _share(self, count: int) -> str:
-        return "" if count == len(self.results) else f" ({count} of {len(self.results)} seeds)"
+        ends = []
+        if steps := [result.collapsed for result in counted if result.collapsed is not None]:
+            ends.append(f"collapsed at step {', '.join(map(str, sorted(set(steps))))}{share(len(steps))}")
+        if unended := [result for result in counted if result.unended is not None]:
+            by_state = Counter(result.unended for result in unended)
+            states = ", ".join(f"{state}{share(count)}" for state, count in by_state.items())
+            ends.append(f"{states}, read at step {max(result.step or 0 for result in unended)}")
+        if len(counted) == total:
+            return "; ".join(ends) or "complete"
+        others = ", ".join(dict.fromkeys(result.outcome for result in self.results if not result.is_counted))
+        return "; ".join([f"partly: {len(counted)} of {total} seeds ({others})", *ends])
 
     @property
     def collapses(self) -> tuple[Collapse, ...]:
-        """The collapses that the row's outcome tells of, evaluated or not."""
-        ended = (
-            (each.seed, each.run)
-            for each in self.results
-            if each.run is not None and (each.collapsed is not None or each.missing == "collapsed")
+        """The collapses in the row's outcome, evaluated or not."""
+        return tuple(
+            Collapse(result.seed, result.run.outcome.step, result.run.outcome.rule)
+            for result in self.results
+            if (result.collapsed is not None or result.missing == "collapsed")
+            and result.run is not None
+            and isinstance(result.run.outcome, Collapsed)
         )
-        return tuple(Collapse(seed, int(run.status["step"]), str(run.status["rule"])) for seed, run in ended)
 
     @property
     def suspect(self) -> tuple[str, ...]:
-        """Why the row is suspect, each reason with the seeds it holds for."""
+        """Why the row is suspect, each reason with its seeds; empty where it is not."""
         seeds: dict[str, list[int]] = {}
-        for each in self.counted.values():
-            for reason in each.suspect:
-                seeds.setdefault(reason, []).append(each.seed)
-        return tuple(f"{_named(held)}: {reason}" for reason, held in seeds.items())
+        for result in self.counted.values():
+            for reason in result.suspect:
+                seeds.setdefault(reason, []).append(result.seed)
+        return tuple(f"{seed_names(named)}: {reason}" for reason, named in seeds.items())
 
     @property
     def provenance(self) -> tuple[str, ...]:
         """Which of the counted runs were made from a changed source tree, by other code, or from other files."""
-        runs = {seed: each.run for seed, each in self.counted.items() if each.run is not None}
-        said = {
-            "from a changed source tree": [seed for seed, run in runs.items() if run.dirty],
-            "partly made with other code, versions or hardware": [seed for seed, run in runs.items() if run.continued],
+        runs = {seed: result.run for seed, result in self.counted.items() if result.run is not None}
+        seeds = {
+            "from a changed source tree": [seed for seed, run in runs.items() if run.is_dirty],
+            "partly made with other code, versions or hardware": [seed for seed, run in runs.items() if run.is_mixed],
         }
         for seed, unusual in unusual_inputs(runs).items():
-            words = [f"most of the row's other seeds ({what})" for what in unusual if what in OWN_INPUTS]
-            words += [f"most other runs here ({what})" for what in runs[seed].unusual_benchmarks]
-            for each in words:
-                said.setdefault(f"made with other files than {each}", []).append(seed)
-        return tuple(f"{_named(seeds)}: {words}" for words, seeds in said.items() if seeds)
+            others = [f"most of the row's other seeds ({what})" for what in unusual if what in OWN_INPUTS]
+            others += [f"most other runs here ({what})" for what in self.counted[seed].unusual_benchmarks]
+            for other in others:
+                seeds.setdefault(f"made with other files than {other}", []).append(seed)
+        return tuple(f"{seed_names(named)}: {phrase}" for phrase, named in seeds.items() if named)
 
-    @property
-    def reason(self) -> tuple[str, Missing]:
-        """Why the row has no score: in full, and in one word."""
-        reasons = dict.fromkeys(each.reason for each in self.results if each.reason)
-        words = [each.missing for each in self.results if each.missing is not None and each.missing != "not run"]
-        return "; ".join(reasons) or "not run", words[0] if words else "not run"
+    def run_lines(self) -> list[dict[str, Any]]:
+        """The runs behind the row, for the footer."""
+        return [
+            {
+                "arm": result.run.arm,
+                "seed": result.seed,
+                "id": result.run.id,
+                "commit": result.run.commit,
+                "step": result.step,
+                "state": result.outcome,
+            }
+            for result in self.results
+            if result.run is not None
+        ]
 
 
-def _named(seeds: Sequence[int]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {' '.join(str(seed) for seed in seeds)}"
+def seed_names(seeds: Sequence[int]) -> str:
+    """seed 1, seeds 1 2."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {' '.join(map(str, seeds))}"
 
 
-def step_to_read(rows: Sequence[WantedRow], found: Found, steps: int | None) -> int | None:
+def step_to_read(rows: Sequence[WantedRow], runs: HomeRuns, steps: int | None) -> int | None:
     """`steps` when a run wanted has a full evaluation there, else the (largest) step at which most have one, if any."""
-    runs = [run for row in rows for run in runs_of(row, found).values() if run is not None]
-    if steps is not None and any(run.evaluation_for(steps) in run.full_steps for run in runs):
+    wanted = [run for row in rows for run in runs.of(row).values() if run is not None]
+    if steps is not None and any(evaluation_at(run, steps) in runs.full_steps(run) for run in wanted):
         return steps
     # A run that collapsed late must not move the table past the steps that the others reached.
-    going = [step for run in runs if run.collapsed_at is None for step in run.full_steps]
-    reached = Counter(going or [step for run in runs for step in run.full_steps])
+    going = [step for run in wanted if run.collapsed_at is None for step in runs.full_steps(run)]
+    reached = Counter(going or [step for run in wanted for step in runs.full_steps(run)])
     return max(reached, key=lambda step: (reached[step], step), default=steps)
-
-
-def runs_of(row: WantedRow, found: Found) -> dict[int, FoundRun | None]:
-    """The run of each seed of a row, None where there is none; all seeds that are found where the row names none."""
-    seeds = row.seeds or sorted({*row.damaged, *(seed for family, seed in found if family == row.family)})
-    return {seed: found.get((row.family, seed)) for seed in seeds}
 
 
 def read_row(
     row: WantedRow,
-    found: Found,
+    runs: HomeRuns,
     step: int | Mapping[tuple[str, int], int] | None,
-    columns: Sequence[Column],
     limits: SuspectLimits,
     *,
+    profile: str = "",
+    asked: int | None = None,
     earlier: bool = False,
-) -> RowResult:
-    """The results of a row's seeds at `step`: the seeds wanted, or all that are found when none are named.
+) -> Row:
+    """The results of a row's seeds at `step`, without scores: the seeds wanted, or all of the home when none are named.
 
-    Args: `step`, one for all, or by (family, seed); `limits` above which a result is suspect; `earlier`: `step` was
-    not asked for, but is what there is, so that a run which is not as far as it was to train must say so.
+    Args: `step`, one for all, or by (family, seed); `limits` above which a result is suspect; `asked`, the step that
+    the row was asked for; `earlier`: `step` is not what was asked for, so that a run which is not as far as it was to
+    train must be named as such.
     """
     results = []
-    for seed, run in runs_of(row, found).items():
+    for seed, run in runs.of(row).items():
         at = step.get((row.family, seed)) if isinstance(step, Mapping) else step
         if run is None and seed in row.damaged:
-            reason = "its run.json is damaged or gone; the command that ran it writes it anew"
+            reason = f"{_DAMAGED}tepo-lab status names the file and the fix"
             results.append(SeedResult(seed, None, None, {}, "records damaged", reason, "damaged"))
         else:
-            results.append(_seed_result(seed, run, at, columns, limits, earlier))
-    return RowResult(row, tuple(results))
+            results.append(_seed_result(seed, run, at, runs, limits, earlier))
+    return Row(row, profile, asked, tuple(results))
 
 
 def _seed_result(
-    seed: int,
-    run: FoundRun | None,
-    step: int | None,
-    columns: Sequence[Column],
-    limits: SuspectLimits,
-    earlier: bool,
+    seed: int, run: RunHistory | None, step: int | None, runs: HomeRuns, limits: SuspectLimits, earlier: bool
 ) -> SeedResult:
-    at = run.evaluation_for(step) if run is not None and step is not None else None
+    at = evaluation_at(run, step) if run is not None and step is not None else None
     if run is None or at is None:
         missing, outcome, reason = missing_reason(run, step)
         return SeedResult(seed, run, None, {}, outcome, reason, missing)
     try:
-        counts = read_counts(run, at, columns)
+        counts = read_counts(run.folder.generations(at), runs.benchmarks)
     except RecordError as error:
-        reason = f"{_DAMAGED}{error}"
-        return SeedResult(seed, run, at, {}, "records damaged", reason, "damaged")
-    lacking = shortfall(counts, columns)
-    if lacking is not None:
-        reason = f"under-graded at step {at} ({lacking})"
+        return SeedResult(seed, run, at, {}, "records damaged", f"{_DAMAGED}{error}", "damaged")
+    ungraded = shortfall(counts, runs.benchmarks)
+    if ungraded is not None:
+        reason = f"under-graded at step {at} ({ungraded})"
         return SeedResult(seed, run, at, {}, "under-graded", reason, "incomplete")
     collapsed = run.collapsed_at if run.collapsed_at is not None and run.collapsed_at <= at else None
     unended = _unended(run, at) if earlier and collapsed is None else None
-    outcome = "complete" if collapsed is None else f"collapsed at step {collapsed}"
-    if unended is not None:
+    outcome = "complete"
+    if collapsed is not None:
+        outcome = f"collapsed at step {collapsed}"
+    elif unended is not None:
         outcome = f"{unended}, read at step {at}"
-    suspect = tuple(suspicions(run, at, counts, columns, limits))
-    return SeedResult(seed, run, at, counts, outcome, collapsed=collapsed, unended=unended, suspect=suspect)
+    return SeedResult(
+        seed,
+        run,
+        at,
+        counts,
+        outcome,
+        collapsed=collapsed,
+        unended=unended,
+        suspect=tuple(suspicions(run, at, counts, limits)),
+        unusual_benchmarks=runs.unusual_benchmarks.get(run.id, ()),
+    )
 
 
-def _unended(run: FoundRun, at: int) -> str | None:
+def _unended(run: RunHistory, at: int) -> str | None:
     """How a run evaluated at step `at` is not as far as it was to train; None where it is, or is complete."""
-    event = run.status.get("event")
-    if at >= run.asked_steps or event == "complete":
+    if at >= run.asked_steps or isinstance(run.outcome, Complete):
         return None
-    step = max(at, run.last_step)
-    return f"{end_of(run, step)} at step {step}" if event == "failed" else end_of(run, step)
+    step = max(at, run.step)
+    ended = end_of(run, step)
+    return f"{ended} at step {step}" if isinstance(run.outcome, Failed) else ended
 
 
-def tell_damaged(rows: Iterable[RowResult]) -> None:
+def report_damaged(rows: Iterable[Row]) -> None:
     """Name on standard error, each once, the evaluations wanted that could not be read."""
-    results = [each for row in rows for each in row.results if each.missing == "damaged"]
-    for run, reason in {(each.run.folder, each.reason): None for each in results if each.run and not each.run.damaged}:
-        tell_passed_over(run, RecordError(str(reason).removeprefix(_DAMAGED)))
+    results = [result for row in rows for result in row.results if result.missing == "damaged"]
+    damaged = {(result.run.folder, result.reason): None for result in results if result.run and not result.run.damage}
+    for folder, reason in damaged:
+        tell_passed_over(folder, RecordError(str(reason).removeprefix(_DAMAGED)))
 
 
-def check_same_problems(rows: Sequence[RowResult], columns: Sequence[Column]) -> None:
-    """Pooling and pairing need the same problems in every run."""
-    first: SeedResult | None = None
-    for result in (each for row in rows for each in row.counted.values()):
-        first = first or result
-        for column in columns:
-            if result.counts[column.name].ids != first.counts[column.name].ids:
-                folders = [str(each.run.folder.path) for each in (first, result) if each.run is not None]
+def check_same_problems(rows: Sequence[Row], benchmarks: Sequence[GradedBenchmark]) -> None:
+    """Raises `RecordError` for runs that were graded on different problems: pooling and pairing need the same."""
+    results = [result for row in rows for result in row.counted.values()]
+    for benchmark in benchmarks:
+        for result in results[1:]:
+            if result.counts[benchmark.name].ids != results[0].counts[benchmark.name].ids:
+                folders = [str(other.run.folder.path) for other in (results[0], result) if other.run is not None]
                 raise RecordError(
-                    f"{' and '.join(folders)} were graded on different problems of {column.name}: remove the one whose "
-                    "data set is out of date and run it again."
+                    f"{' and '.join(folders)} were graded on different problems of {benchmark.name}: remove the one "
+                    "whose data set is out of date and run it again."
                 )
 
 
-def generation_weights(columns: Sequence[Column]) -> Array:
-    """Each benchmark's share of the generations: what the paper's "Avg." weighs the columns by."""
-    weights = np.array([column.generations for column in columns], dtype=np.float64)
+def generation_weights(benchmarks: Sequence[GradedBenchmark]) -> Array:
+    """Each benchmark's share of the generations: the weights of the paper's "Avg."."""
+    weights = np.array([benchmark.generations for benchmark in benchmarks], dtype=np.float64)
     return np.asarray(weights / weights.sum())
 
 
-def scores_of(results: Sequence[SeedResult], columns: Sequence[Column]) -> Scores:
+def shares_of(results: Iterable[SeedResult], benchmarks: Sequence[GradedBenchmark]) -> Scores:
     """Shares of right samples by seed (rows) and problem (columns), one array for each benchmark."""
+    counted = list(results)
     return tuple(
-        np.stack([each.counts[column.name].correct / each.counts[column.name].graded for each in results])
-        for column in columns
+        np.stack([result.counts[benchmark.name].correct / result.counts[benchmark.name].graded for result in counted])
+        for benchmark in benchmarks
     )

@@ -1,124 +1,110 @@
-"""What makes a complete evaluation suspect: a number in a table must be one that really says what it seems to."""
+"""What makes a complete evaluation suspect: a number in a table must mean what it seems to."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet as parquet
 
 from tepo_lab.errors import RecordError
-from tepo_lab.report.table.frame import Column
-from tepo_lab.report.table.scan import Counts, FoundRun
-from tepo_lab.schema.step_metrics import EVALUATED_MISMATCH, SAMPLER_MISMATCH
+from tepo_lab.records.events import Evaluated
+from tepo_lab.records.history import RunHistory
+from tepo_lab.report.table.counts import ProblemCounts
+from tepo_lab.schema.step_metrics import SAMPLER_MISMATCH
 from tepo_lab.schema.table import SuspectLimits
 
 
-def suspicions(
-    run: FoundRun, step: int, counts: Mapping[str, Counts], columns: Sequence[Column], limits: SuspectLimits
-) -> list[str]:
-    """Why the evaluation of a run at `step` is suspect, a phrase each; none when nothing speaks against it."""
-    held = [counts[column.name] for column in columns]
-    timeouts = _timeouts(run.folder.generations(step), {column.name for column in columns})
-    return [
-        *_all_or_nothing(held),
-        *_shares(held, timeouts, limits),
-        *_told_otherwise(run, step, counts),
-        *_mismatch(run, step),
+def suspicions(run: RunHistory, step: int, counts: Mapping[str, ProblemCounts], limits: SuspectLimits) -> Iterator[str]:
+    """Why the evaluation of a run at `step` is suspect, a phrase each; none when nothing speaks against it.
+
+    Args: `counts` of the benchmarks by name.
+    """
+    right = sum(int(problems.correct.sum()) for problems in counts.values())
+    graded = sum(int(problems.graded.sum()) for problems in counts.values())
+    if right in (0, graded):
+        yield f"{100 if right else 0} % on every benchmark"
+    yield from _shares(run.folder.generations(step), counts, graded, limits)
+    recorded = run.evaluations[step].counts
+    differing = [
+        f"{tally.correct} of {tally.graded} right on {name}"
+        for name, tally in recorded.items()
+        if name in counts
+        and (tally.correct, tally.graded) != (int(counts[name].correct.sum()), int(counts[name].graded.sum()))
     ]
+    if differing:
+        yield f"events.jsonl has {', '.join(differing)}, which its generations contradict"
+    limit = run.spec.get("rollout", {}).get("max_sampler_mismatch")
+    if limit is not None:
+        yield from _mismatch(run, step, limit)
 
 
-def _all_or_nothing(held: Sequence[Counts]) -> Iterator[str]:
-    right, graded = (sum(int(getattr(each, name).sum()) for each in held) for name in ("correct", "graded"))
-    if right == 0:
-        yield "0 % on every benchmark"
-    elif right == graded:
-        yield "100 % on every benchmark"
-
-
-def _shares(held: Sequence[Counts], timeouts: int | str, limits: SuspectLimits) -> Iterator[str]:
-    graded = sum(int(each.graded.sum()) for each in held)
-    truncated, unread = (sum(getattr(each, name) for each in held) for name in ("truncated", "unextracted"))
+def _shares(path: Path, counts: Mapping[str, ProblemCounts], graded: int, limits: SuspectLimits) -> Iterator[str]:
+    truncated = sum(problems.truncated for problems in counts.values())
+    unread = sum(problems.unextracted for problems in counts.values())
     without = "of generations without an answer"
-    if isinstance(timeouts, str):
-        yield f"how its answers were graded cannot be read ({timeouts})"
-    elif timeouts:
+    try:
+        timeouts = _timeouts(path, counts.keys())
+    except (pyarrow.ArrowException, OSError) as error:
+        yield f"how its answers were graded cannot be read ({(str(error) or type(error).__name__).splitlines()[0]})"
+        timeouts = 0
+    if timeouts:
         unread, without = unread + timeouts, f"{without} that could be compared in time"
-    for count, limit, words in (
+    for count, limit, phrase in (
         (truncated, limits.truncated, "of generations ended by the length limit"),
         (unread, limits.unextracted, without),
     ):
-        share = count / graded
-        if share > limit:
-            yield f"{100 * share:.1f} % {words} (limit {100 * limit:g} %)"
+        if count / graded > limit:
+            yield f"{100 * count / graded:.1f} % {phrase} (limit {100 * limit:g} %)"
 
 
-def _timeouts(path: Path, benchmarks: Collection[str]) -> int | str:
-    """How many answers of an evaluation could not be compared in time and count as wrong; why that cannot be read."""
+def _timeouts(path: Path, benchmarks: Collection[str]) -> int:
+    """How many answers of an evaluation could not be compared in time and count as wrong."""
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        if "how" not in file.schema_arrow.names:
+            return 0
+        rows = file.read(columns=["benchmark", "how"])
+    groups = rows.group_by(["benchmark", "how"]).aggregate([([], "count_all")]).to_pylist()
+    return sum(
+        int(group["count_all"]) for group in groups if group["benchmark"] in benchmarks and group["how"] == "timeout"
+    )
+
+
+def _mismatch(run: RunHistory, step: int, limit: float) -> Iterator[str]:
+    """Where sampler and trainer differ by more than `limit` nats a token, in training and in the evaluation."""
     try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            if "how" not in file.schema_arrow.names:
-                return 0
-            rows = file.read(columns=["benchmark", "how"])
-    except (pyarrow.ArrowException, OSError) as error:
-        return (str(error) or type(error).__name__).splitlines()[0]
-    counted = rows.group_by(["benchmark", "how"]).aggregate([([], "count_all")]).to_pylist()
-    found = {(each["benchmark"], each["how"]): int(each["count_all"]) for each in counted}
-    return sum(found.get((name, "timeout"), 0) for name in benchmarks)
-
-
-def _told_otherwise(run: FoundRun, step: int, counts: Mapping[str, Counts]) -> Iterator[str]:
-    """What the run recorded when it was evaluated, where its generations say otherwise now."""
-    if not run.status:
-        yield "events.jsonl is gone, or does not say what became of it"
-    told = {name: (each["correct"], each["graded"]) for name, each in run.tallies.get(step, {}).items()}
-    found = {name: (int(each.correct.sum()), int(each.graded.sum())) for name, each in counts.items()}
-    differ = [
-        f"{right} of {graded} right on {name}"
-        for name, (right, graded) in told.items()
-        if name in found and (right, graded) != found[name]
-    ]
-    if differ:
-        yield f"its events tell of {', '.join(differ)}, which its generations do not"
-
-
-def _mismatch(run: FoundRun, step: int) -> Iterator[str]:
-    limit = run.mismatch_limit
-    if limit is None:
-        return
-    try:
-        metrics = run.folder.whole_metrics()
+        metrics = run.metrics()
     except RecordError as error:
         yield f"metrics damaged: {str(error).rstrip('.')}"
         return
-    if len(metrics) < step:
-        yield f"metrics.jsonl has the first {len(metrics)} of its {step} steps"
-    found = {
+    by_step = {
         line["step"]: _number(line[SAMPLER_MISMATCH])
         for line in metrics
         if line["step"] <= step and SAMPLER_MISMATCH in line
     }
-    over = [at for at, value in found.items() if value > limit]
+    over = [at for at, value in by_step.items() if value > limit]
     if over:
-        worst = max(over, key=found.__getitem__)
-        yield f"{_apart(found[worst])} at step {worst} (limit {limit:g}, passed at {len(over)} of {len(found)} steps)"
-    # One that was graded again is told of once more, without it.
-    told = [
-        _number(event[EVALUATED_MISMATCH])
-        for event in run.folder.events()
-        if event["event"] == "evaluated" and event["step"] == step and EVALUATED_MISMATCH in event
+        worst = max(over, key=by_step.__getitem__)
+        share = f"passed at {len(over)} of {len(by_step)} steps"
+        yield f"{_difference(by_step[worst])} at step {worst} (limit {limit:g}, {share})"
+    # A later grading of the same generations measures nothing.
+    measured = [
+        _number(event.sampler_mismatch)
+        for event in run.events
+        if isinstance(event, Evaluated) and event.step == step and "sampler_mismatch" in event.model_fields_set
     ]
-    if told and told[-1] > limit:
-        yield f"{_apart(told[-1])} in the evaluation (limit {limit:g})"
+    if measured and measured[-1] > limit:
+        yield f"{_difference(measured[-1])} in the evaluation (limit {limit:g})"
 
 
 def _number(mismatch: float | None) -> float:
+    # What was not finite is null in the record.
     return math.inf if mismatch is None else float(mismatch)
 
 
-def _apart(mismatch: float) -> str:
+def _difference(mismatch: float) -> str:
     if math.isfinite(mismatch):
         return f"sampler and trainer differ by {mismatch:.3g} nats a token"
     return "the sampler's log-probabilities are not finite"

@@ -16,19 +16,11 @@ import numpy as np
 from scipy import special
 
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.report.table.build import Wanted, columns_of
-from tepo_lab.report.table.frame import Column, WantedRow
-from tepo_lab.report.table.rows import (
-    Found,
-    RowResult,
-    check_same_problems,
-    generation_weights,
-    read_row,
-    runs_of,
-    scores_of,
-    tell_damaged,
-)
-from tepo_lab.report.table.scan import FoundRun, scan
+from tepo_lab.records.history import RunHistory
+from tepo_lab.report.table.columns import TARGET_COLUMNS
+from tepo_lab.report.table.rows import check_same_problems, generation_weights, read_row, report_damaged, shares_of
+from tepo_lab.report.table.runs import HomeRuns, read_runs
+from tepo_lab.report.table.wanted import Wanted, WantedRow, graded_benchmarks
 from tepo_lab.schema.table import Report
 from tepo_lab.stats.bootstrap import DRAWS, estimate
 
@@ -96,11 +88,11 @@ class ArmReach:
 
     @property
     def reached(self) -> tuple[SeedReach, ...]:
-        return tuple(each for each in self.seeds if each.step is not None)
+        return tuple(seed for seed in self.seeds if seed.step is not None)
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedScore:
     """An arm's generation-weighted average at an evaluated step, in percent, over the seeds evaluated there."""
 
     profile: str
@@ -121,7 +113,7 @@ class TargetTable:
     profiles: tuple[str, ...]
     target: Target
     arms: tuple[ArmReach, ...]
-    evaluated: tuple[Evaluated, ...]
+    evaluated: tuple[EvaluatedScore, ...]
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,24 +124,23 @@ class TargetTable:
             "target": asdict(self.target),
             "rows": [
                 {
-                    "profile": each.profile,
-                    "arm": each.arm,
-                    "label": each.label,
-                    "reached": len(each.reached),
-                    "steps": None if each.mean is None else {"mean": each.mean, "ci95": _listed(each.ci95)},
-                    "seeds": [asdict(seed) for seed in each.seeds],
+                    "profile": arm.profile,
+                    "arm": arm.arm,
+                    "label": arm.label,
+                    "reached": len(arm.reached),
+                    "steps": None
+                    if arm.mean is None
+                    else {"mean": arm.mean, "ci95": None if arm.ci95 is None else list(arm.ci95)},
+                    "seeds": [asdict(seed) for seed in arm.seeds],
+                    **{column.name: column.count(arm, self) for column in TARGET_COLUMNS if column.is_fact},
                 }
-                for each in self.arms
+                for arm in self.arms
             ],
             "evaluated": [
-                asdict(each) | {"seeds": list(each.seeds), "ci95": _listed(each.ci95)} for each in self.evaluated
+                asdict(score) | {"seeds": list(score.seeds), "ci95": list(score.ci95)} for score in self.evaluated
             ],
             "notes": list(self.notes),
         }
-
-
-def _listed(bounds: tuple[float, float] | None) -> list[float] | None:
-    return None if bounds is None else list(bounds)
 
 
 def make_target(percent: float, metric: str, window: int | None) -> Target:
@@ -181,13 +172,35 @@ def steps_to_target(
     recorded the metric.
     """
     arms: list[ArmReach] = []
-    evaluated: list[Evaluated] = []
-    for each in wanted:
-        columns = columns_of(each.suite)
-        rows = _arms(each.rows)
-        found = scan(home, (row.family for row in rows), columns)
-        arms += [_reach(row, found, target, each.profile) for row in rows]
-        evaluated += _evaluations(rows, found, columns, report, each.profile, draws, seed)
+    evaluated: list[EvaluatedScore] = []
+    for profile in wanted:
+        benchmarks = graded_benchmarks(profile.suite)
+        rows = _distinct_arms(profile.rows)
+        runs = read_runs(home, (row.family for row in rows), benchmarks)
+        arms += [_reach(row, runs, target, profile.profile) for row in rows]
+        read = [
+            read_row(
+                replace(row, seeds=tuple(run.seed for run in there)),
+                runs,
+                step,
+                report.suspect_above,
+                profile=profile.profile,
+                asked=step,
+            )
+            for row in rows
+            for step, there in _evaluations(row, runs)
+        ]
+        report_damaged(read)
+        read = [row for row in read if row.counted]
+        check_same_problems(read, benchmarks)
+        shares = [shares_of(row.counted.values(), benchmarks) for row in read]
+        estimates = estimate(shares, [generation_weights(benchmarks)], draws=draws, seed=seed)
+        for row, (score,) in zip(read, estimates, strict=True):
+            bounds = (100 * score.low, 100 * score.high)
+            step = row.asked or 0
+            evaluated.append(
+                EvaluatedScore(profile.profile, row.arm, row.label, step, row.seeds, 100 * score.value, bounds)
+            )
     if not any(seed.last_step for arm in arms for seed in arm.seeds):
         raise RecordError(
             f"{report.title}: no run of its arms has recorded {target.metric} under {home}: run it first, or name "
@@ -197,49 +210,55 @@ def steps_to_target(
     return TargetTable(report.name, report.title, profiles, target, tuple(arms), tuple(evaluated), tuple(notes))
 
 
-def _arms(rows: Sequence[WantedRow]) -> list[WantedRow]:
-    """One row for each family, with all of the seeds that its rows name; all that are found where one names none."""
-    of_family: dict[str, list[WantedRow]] = {}
+def _distinct_arms(rows: Sequence[WantedRow]) -> list[WantedRow]:
+    """One row for each family, with all of the seeds that its rows name; all of the home where one names none."""
+    families: dict[str, list[WantedRow]] = {}
     for row in rows:
-        of_family.setdefault(row.family, []).append(row)
+        families.setdefault(row.family, []).append(row)
+
+    def union(seeds: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+        return tuple(sorted({seed for some in seeds for seed in some}))
+
     return [
         replace(
-            held[0],
-            seeds=_seeds(row.seeds for row in held) if all(row.seeds for row in held) else (),
-            damaged=_seeds(row.damaged for row in held),
+            same[0],
+            seeds=union(row.seeds for row in same) if all(row.seeds for row in same) else (),
+            damaged=union(row.damaged for row in same),
         )
-        for held in of_family.values()
+        for same in families.values()
     ]
 
 
-def _seeds(named: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(sorted({seed for each in named for seed in each}))
+def _evaluations(row: WantedRow, runs: HomeRuns) -> Iterator[tuple[int, list[RunHistory]]]:
+    """The steps at which a row's runs are evaluated in full, with the runs that are."""
+    own = [run for run in runs.of(row).values() if run is not None]
+    for step in sorted({step for run in own for step in runs.full_steps(run)}):
+        yield step, [run for run in own if step in runs.full_steps(run)]
 
 
-def _reach(row: WantedRow, found: Found, target: Target, profile: str) -> ArmReach:
+def _reach(row: WantedRow, runs: HomeRuns, target: Target, profile: str) -> ArmReach:
     seeds = tuple(
         SeedReach(seed, "records damaged", None, 0)
-        if (run is None and seed in row.damaged) or (run is not None and run.damaged is not None)
+        if (run is None and seed in row.damaged) or (run is not None and run.damage is not None)
         else _seed_reach(seed, run, target)
-        for seed, run in runs_of(row, found).items()
+        for seed, run in runs.of(row).items()
     )
-    steps = [each.step for each in seeds if each.step is not None]
+    steps = [seed.step for seed in seeds if seed.step is not None]
     if not steps or len(steps) < len(seeds):
         return ArmReach(profile, row.arm, row.label, seeds)
     mean = float(np.mean(steps))
-    if len(steps) == 1 or any(each.or_earlier for each in seeds):
+    if len(steps) == 1 or any(seed.or_earlier for seed in seeds):
         return ArmReach(profile, row.arm, row.label, seeds, mean)
     half = float(special.stdtrit(len(steps) - 1, 0.975) * np.std(steps, ddof=1) / np.sqrt(len(steps)))
     return ArmReach(profile, row.arm, row.label, seeds, mean, (max(0.0, mean - half), mean + half))
 
 
-def _seed_reach(seed: int, run: FoundRun | None, target: Target) -> SeedReach:
+def _seed_reach(seed: int, run: RunHistory | None, target: Target) -> SeedReach:
     if run is None:
         return SeedReach(seed, "not run", None, 0)
-    lines = {int(line["step"]): line for line in run.folder.whole_metrics()}
+    lines = {int(line["step"]): line for line in run.metrics()}
     if target.metric == "validation":
-        events = (event for event in run.folder.events() if event["event"] == "validated")
-        values = {int(event["step"]): float(event["value"]) for event in events}
+        values = dict(run.validations)
     else:
         recorded = {step: line.get(target.metric) for step, line in lines.items()}
         values = {step: 100 * float(value) for step, value in recorded.items() if value is not None}
@@ -264,29 +283,3 @@ def first_at(values: Mapping[int, float], level: float, window: int) -> int | No
         if sum(values[step] for step in steps[last - window : last]) / window >= level:
             return steps[last - 1]
     return None
-
-
-def _evaluations(
-    rows: Sequence[WantedRow],
-    found: Found,
-    columns: Sequence[Column],
-    report: Report,
-    profile: str,
-    draws: int,
-    seed: int,
-) -> Iterator[Evaluated]:
-    read: list[tuple[WantedRow, int, RowResult]] = []
-    for row in rows:
-        runs = [run for run in runs_of(row, found).values() if run is not None]
-        for step in sorted({step for run in runs for step in run.full_steps}):
-            there = tuple(run.seed for run in runs if step in run.full_steps)
-            result = read_row(replace(row, seeds=there), found, step, columns, report.suspect_above)
-            read.append((row, step, result))
-    tell_damaged(result for *_, result in read)
-    read = [each for each in read if each[2].counted]
-    check_same_problems([result for *_, result in read], columns)
-    scores = [scores_of(list(result.counted.values()), columns) for *_, result in read]
-    weights = generation_weights(columns)
-    for (row, step, result), (score,) in zip(read, estimate(scores, [weights], draws=draws, seed=seed), strict=True):
-        bounds = (100 * score.low, 100 * score.high)
-        yield Evaluated(profile, row.arm, row.label, step, tuple(result.counted), 100 * score.value, bounds)

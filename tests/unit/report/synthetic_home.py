@@ -14,8 +14,9 @@ import pyarrow.parquet as parquet
 
 from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.records.generations import GENERATION_COLUMNS
-from tepo_lab.report.table.build import Wanted, build_table
-from tepo_lab.report.table.frame import Table, WantedRow
+from tepo_lab.report.table.build import build_table
+from tepo_lab.report.table.frame import Table
+from tepo_lab.report.table.wanted import Wanted, WantedRow
 from tepo_lab.schema.profile import Suite
 from tepo_lab.schema.table import Report
 from tests.generation_columns import generation_columns
@@ -74,6 +75,17 @@ def random_columns(suite: Suite, share: float, seed: int) -> dict[str, Any]:
     return generation_columns(suite, correct)
 
 
+def parquet_at(folder: RunFolder, step: int, columns: Mapping[str, Any]) -> None:
+    """An evaluation of the run at a step: its generations, and the event with their counts."""
+    tallies = {name: {"correct": 0, "graded": 0} for name in columns["benchmark"]}
+    for name, correct in zip(columns["benchmark"], columns.get("correct", []), strict=False):
+        tallies[name]["correct"] += int(correct == 1)
+        tallies[name]["graded"] += 1
+    folder.generations(step).parent.mkdir(exist_ok=True)
+    parquet.write_table(pa.table(dict(columns)), folder.generations(step))
+    append_line(folder.events_file, {"time": 1.7e9, "event": "evaluated", "step": step, "benchmarks": tallies})
+
+
 @dataclass
 class SyntheticHome:
     """A home whose runs are written by hand, and the table over its arms."""
@@ -81,6 +93,7 @@ class SyntheticHome:
     path: Path
     suite: Suite = SUITE
     rows: dict[str, WantedRow] = field(default_factory=dict)
+    folders: dict[tuple[str, int], RunFolder] = field(default_factory=dict)
 
     def want(self, arm: str, seeds: tuple[int, ...] = (1, 2, 3), panel: str | None = "e") -> WantedRow:
         row = WantedRow(panel, arm, arm.upper(), digest(arm), seeds)
@@ -96,7 +109,7 @@ class SyntheticHome:
         steps: int = 20,
         asked: int | None = None,
         parent: str | None = None,
-        events: tuple[dict[str, Any], ...] = ({"event": "complete", "step": 20},),
+        events: tuple[dict[str, Any], ...] | None = None,
         columns: Mapping[str, Any] | None = None,
         commit: str = "0123456789abcdef",
         provenance: Mapping[str, Any] | None = None,
@@ -105,22 +118,31 @@ class SyntheticHome:
     ) -> RunFolder:
         """A run with an evaluation at `steps`: from the right samples of each problem, or from ready columns.
 
-        It was to train `asked` steps, as many as it was evaluated at when left out.
+        It was to train `asked` steps, as many as it was evaluated at when left out. `events` are its own after
+        `started` and `evaluated`: complete at `steps` when left out.
         """
         identity = digest(arm, seed)
-        folder = RunFolder(self.path / "runs" / f"{arm}-tiny-s{seed}-{identity[:8]}")
+        self.folders[arm, seed] = folder = RunFolder(self.path / "runs" / f"{arm}-tiny-s{seed}-{identity[:8]}")
         spec = {"arm": {"name": arm, "parent": parent}, "seed": seed, "trainer": {"steps": asked or steps}}
         spec |= {"rollout": dict(rollout or {})}
         made_with = {"commit": commit, "dirty": False} | dict(provenance or {})
         values = {"id": identity, "family": digest(arm), "name": folder.name, "spec": spec, "provenance": made_with}
         write_json(folder.run_file, values | ({"earlier_provenance": list(earlier)} if earlier else {}))
-        for event in ({"event": "started", "step": 0}, *events):
-            append_line(folder.events_file, {"time": 1.7e9, **event})
         if right is not None:
             columns = columns_of(self.suite, right)
+        if events is None:
+            events = ({"event": "complete", "step": steps},)
+        # With a checkpoint an evaluation that is missing can be made again, and the run is not damaged by it.
+        folder.checkpoint(0).mkdir(parents=True, exist_ok=True)
+        folder.events_file.unlink(missing_ok=True)
+        begin = [event for event in events if event["event"] in ("resumed", "validated")]
+        for event in ({"event": "started", "step": 0}, *begin):
+            append_line(folder.events_file, {"time": 1.7e9, **event})
         if columns is not None:
-            folder.generations(steps).parent.mkdir(exist_ok=True)
-            parquet.write_table(pa.table(dict(columns)), folder.generations(steps))
+            parquet_at(folder, steps, columns)
+        for event in events:
+            if event not in begin:
+                append_line(folder.events_file, {"time": 1.7e9, **event})
         return folder
 
     def table(self, base: str | None = None, **options: Any) -> Table:
@@ -153,4 +175,4 @@ def outcome(table: Table, arm: str) -> str:
 def only_row(home: SyntheticHome, **options: object) -> tuple[str, tuple[int, ...], str | None]:
     """The single row's outcome, seeds and the reason of its cells."""
     (row,) = home.table(**options).rows
-    return row.outcome, row.seeds, row.cells["greedy"].reason
+    return row.outcome, row.seeds, row.reason

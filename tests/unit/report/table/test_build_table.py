@@ -1,0 +1,280 @@
+"""Tables from synthetic homes: which runs fill which rows, at which step, and what stands where nothing does."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, failed, only_row
+
+from tepo_lab.errors import RecordError
+from tepo_lab.records.lock import RunLock
+from tepo_lab.report.render.document import best, comparable_rows, footnotes, panels
+from tests.leases import lease_of_another_node
+
+DONE = {"event": "complete", "step": 20}
+
+
+def test_counts_are_summed_over_seeds(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2))
+    home.run("plain", 1, right=RIGHT)
+    home.run("plain", 2, right={"greedy": [1] * 6, "sampled": [4, 4, 2]})
+    home.run("plain", 3, right=RIGHT)  # not among the seeds wanted
+    (row,) = home.table().rows
+    assert (row.seeds, row.steps, row.outcome) == ((1, 2), 20, "complete")
+    greedy, sampled = row.scores["greedy"], row.scores["sampled"]
+    assert (greedy.correct, greedy.graded, greedy.percent) == (8, 12, pytest.approx(100 * 8 / 12))
+    assert (sampled.correct, sampled.graded) == (15, 24)
+    assert row.average.percent == pytest.approx(100 * 23 / 36)
+    assert row.macro == pytest.approx((100 * 8 / 12 + 100 * 15 / 24) / 2)
+    assert row.average.ci95 is not None
+    assert row.average.ci95[0] < 100 * 23 / 36 < row.average.ci95[1]
+
+
+def test_all_found_seeds_when_none_are_named(home: SyntheticHome) -> None:
+    home.want("plain", ())
+    for seed in (7, 3):
+        home.run("plain", seed, right=RIGHT)
+    assert only_row(home) == ("complete", (3, 7), None)
+
+
+def test_one_seed_is_over_problems_only_and_says_so(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, right=RIGHT)
+    table = home.table()
+    assert table.rows[0].scored_seeds == 1
+    assert table.footer()["problems_only"] == ["plain"]
+
+
+def test_outcomes_and_reasons(full_home: SyntheticHome) -> None:
+    table = full_home.table("base")
+    assert [(row.arm, row.outcome, row.seeds, row.steps) for row in table.rows] == [
+        ("plain", "complete", (1, 2, 3), 20),
+        ("masked", "complete", (1, 2, 3), 20),
+        ("collapsing", "collapsed at step 9", (1, 2, 3), 9),
+        ("broken", "failed: user", (), 20),
+        ("absent", "not run", (), 20),
+        ("partial", "partly: 1 of 3 seeds (not run)", (2,), 20),
+    ]
+    collapsing, broken = table.rows[2], table.rows[3]
+    assert (collapsing.scores["sampled"].correct, collapsing.scores["sampled"].graded) == (2, 36)
+    assert broken.reason == "failed: user: loss is not finite"
+    assert broken.scores == {}
+
+
+def test_a_collapse_of_some_seeds(home: SyntheticHome) -> None:
+    home.want("plain")
+    for seed in (1, 2):
+        home.run("plain", seed, right=RIGHT)
+    home.run("plain", 3, right=RIGHT, steps=12, events=(collapsed(12),))
+    (row,) = home.table().rows
+    assert row.outcome == "collapsed at step 12 (1 of 3 seeds)"
+    assert (row.seeds, row.steps, row.scores["greedy"].graded) == ((1, 2, 3), 20, 18)
+
+
+def test_a_collapse_names_its_rule(home: SyntheticHome) -> None:
+    for arm in ("plain", "masked", "cut"):
+        home.want(arm)
+    for seed, step in ((1, 12), (2, 12), (3, 9)):
+        home.run("plain", seed, right=RIGHT, steps=step, events=(collapsed(step),))
+    other = {"event": "collapsed", "step": 4, "rule": "actor/pg_loss is not finite"}
+    home.run("masked", 1, events=(collapsed(5),))
+    home.run("masked", 2, events=(other,))
+    home.run("cut", 1, right=RIGHT, events=(collapsed(31),))  # later than where it is read
+    table = home.table()
+    low, last = "reward/mean < 0.02", "actor/pg_loss is not finite"
+    assert [[(each.seed, each.step, each.rule) for each in row.collapses] for row in table.rows] == [
+        [(1, 12, low), (2, 12, low), (3, 9, low)],
+        [(1, 5, low), (2, 4, last)],
+        [],
+    ]
+    assert [line for line in footnotes(table) if line.startswith("Collapsed")] == [
+        f"Collapsed by the rule {low}: PLAIN seeds 1 2 at step 12; PLAIN seed 3 at step 9; MASKED seed 1 at step 5.",
+        f"Collapsed by the rule {last}: MASKED seed 2 at step 4.",
+    ]
+    plain, _, cut = table.to_dict()["rows"]
+    assert plain["collapses"][2] == {"seed": 3, "step": 9, "rule": low}
+    assert "collapses" not in cut
+
+
+def test_a_later_collapse_leaves_the_step_before_it(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, right=RIGHT, steps=20, events=(collapsed(31),))
+    assert only_row(home) == ("complete", (1,), None)
+
+
+def test_a_collapse_that_was_not_evaluated(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, events=(collapsed(4),))
+    assert only_row(home) == ("collapsed at step 4, not evaluated", (), "collapsed at step 4, not evaluated")
+
+
+@pytest.mark.parametrize(("age", "expected"), [(0, "running"), (3600, "stopped at step 7")])
+def test_running_or_stopped(home: SyntheticHome, age: int, expected: str) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, events=({"event": "checkpoint", "step": 7},))
+    lease_of_another_node(folder, age=age)
+    assert only_row(home)[0] == expected
+
+
+def test_a_run_whose_owner_lives_here_is_running_however_old_its_heartbeat(home: SyntheticHome) -> None:
+    """Its disk may be full, or it is suspended."""
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, events=({"event": "checkpoint", "step": 7},))
+    with RunLock(folder):
+        os.utime(folder.lease_file, (time.time() - 3600,) * 2)
+        assert only_row(home)[0] == "running"
+    assert only_row(home)[0] == "stopped at step 7"
+
+
+def test_a_failed_run_that_goes_on_is_no_longer_failed(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    home.run("plain", 1, events=(failed(3, "machine"), {"event": "resumed", "step": 2}))
+    assert only_row(home)[0] == "stopped at step 2"
+
+
+def test_an_under_graded_evaluation_does_not_count(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2))
+    home.run("plain", 1, right=RIGHT)
+    columns = {name: values[:-1] for name, values in columns_of(SUITE, RIGHT).items()}
+    home.run("plain", 2, columns=columns)
+    assert only_row(home)[:2] == ("partly: 1 of 2 seeds (under-graded)", (1,))
+    home.want("plain", (2,))
+    assert only_row(home)[2] == "under-graded at step 20 (sampled: 11 of 12 graded)"
+
+
+def test_a_problem_graded_twice_in_place_of_another_does_not_count(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    columns = columns_of(SUITE, RIGHT)
+    columns["problem"][-1] = columns["problem"][-5]
+    home.run("plain", 1, columns=columns)
+    found, _, reason = only_row(home)
+    assert found == "records damaged"
+    assert "1 of 18 rows repeat a sample" in str(reason)
+
+
+def test_the_untrained_model_is_read_at_step_zero_and_is_never_the_best(full_home: SyntheticHome) -> None:
+    for seed in (1, 2, 3):
+        full_home.run("plain", seed, right={"greedy": [0] * 6, "sampled": [0, 0, 1]}, events=())
+        full_home.run("absent", seed, right={"greedy": [0] * 6, "sampled": [0, 1, 1]})
+    del full_home.rows["masked"], full_home.rows["partial"]
+    table = full_home.table("base")
+    assert table.base is not None
+    assert (table.base.steps, table.base.scores["greedy"].correct) == (0, 1)
+    (panel,) = [each for each in panels(table) if len(each.rows) > 1]
+    assert panel.best["greedy"] == 0.0
+    assert {row.arm for row in panel.comparable} == {"plain", "absent"} - {row.arm for row in table.rows if row.suspect}
+    assert table.base_reason is None
+
+
+def test_an_untrained_model_that_is_not_there_has_a_reason(full_home: SyntheticHome) -> None:
+    full_home.want("base", (5,), panel=None)
+    values = full_home.table("base").to_dict()
+    assert values["base"] is None
+    assert values["base_reason"] == "not run"
+
+
+def test_the_best_is_among_complete_rows_of_as_many_seeds(full_home: SyntheticHome) -> None:
+    table = full_home.table("base")
+    _, panel = panels(table)
+    # One of three seeds of "partial" is there: its mean over the survivors competes with nobody's.
+    assert [row.arm for row in panel.comparable] == ["plain", "masked"]
+    assert panel.best["greedy"] == pytest.approx(100 * 15 / 18)
+    assert panel.best["sampled"] == pytest.approx(100 * 24 / 36)
+    assert panel.best["avg"] == pytest.approx(100 * 39 / 54)
+    partial = table.rows[-1]
+    assert partial.scores["greedy"].percent == 100.0
+    assert table.footer()["seeds"] == [1, 2, 3]
+
+
+def test_rows_of_other_seeds_or_steps_are_never_the_best(full_home: SyntheticHome) -> None:
+    full_home.want("single", (1,))
+    full_home.rows["late"] = replace(full_home.want("late"), steps=40)
+    full_home.run("single", 1, right={"greedy": [1] * 6, "sampled": [4, 4, 3]})
+    for seed in (1, 2, 3):
+        full_home.run("late", seed, right={"greedy": [1] * 6, "sampled": [4, 4, 3]}, steps=40)
+    rows = full_home.table("base").rows
+    assert [row.arm for row in comparable_rows(rows)] == ["plain", "masked"]
+    assert [row.arm for row in comparable_rows([row for row in rows if row.arm != "masked"])] == ["late"]
+    assert best(rows[:1], full_home.table("base")) == {}
+
+
+def test_arms_are_compared_with_their_parents_over_common_seeds(full_home: SyntheticHome) -> None:
+    comparisons = full_home.table("base").comparisons
+    assert [(each.arm, each.parent, each.seeds) for each in comparisons] == [
+        ("masked", "plain", (1, 2, 3)),
+        ("collapsing", "plain", (1, 2, 3)),
+        ("partial", "plain", (2,)),
+    ]
+    assert comparisons[0].difference == pytest.approx(100 * (39 - 26) / 54, abs=1e-4)
+    assert comparisons[2].verdict == "not resolved (fewer than 3 seeds)"
+    tested, alone = comparisons[:2], comparisons[2]
+    assert all(each.p_holm is not None and each.p is not None and each.p_holm >= each.p for each in tested)
+    # Two of the three are corrected together: one seed gives no verdict, and costs the others nothing.
+    assert min(each.p_holm / each.p for each in tested) < 2.001
+    assert alone.p is not None
+    assert (alone.p_holm, alone.smallest_detectable) == (None, None)
+
+
+def test_a_comparison_without_common_seeds_has_a_reason(home: SyntheticHome) -> None:
+    home.want("plain")
+    home.want("masked")
+    home.run("masked", 1, right=RIGHT, parent="plain")
+    (comparison,) = home.table().comparisons
+    assert (comparison.difference, comparison.reason) == (None, "PLAIN: not run")
+    home.run("plain", 2, right=RIGHT)
+    (comparison,) = home.table().comparisons
+    assert comparison.reason == "no seed in common"
+
+
+def test_the_same_arm_in_two_panels_is_compared_once(full_home: SyntheticHome) -> None:
+    full_home.rows["again"] = full_home.want("masked", panel="f")
+    full_home.want("masked")
+    table = full_home.table("base")
+    assert [row.arm for row in table.rows].count("masked") == 2
+    assert [each.arm for each in table.comparisons].count("masked") == 1
+    assert len({run["id"] for run in table.footer()["runs"]}) == len(table.footer()["runs"])
+
+
+def test_notes_keep_profiles_apart(full_home: SyntheticHome) -> None:
+    notes = " ".join(full_home.table("base").notes)
+    assert "not AIME" in notes
+    assert "Profile nano" in notes
+    assert "qwen2.5-7b" in notes
+
+
+def test_json_has_the_documented_form(full_home: SyntheticHome) -> None:
+    values = full_home.table("base").to_dict()
+    assert list(values) == ["table", "profile", "benchmarks", "base", "rows", "comparisons", "footer"]
+    assert values["benchmarks"][1] == {"name": "sampled", "label": "Sampled @4", "problems": 3, "samples": 4}
+    row = values["rows"][0]
+    assert list(row) == ["panel", "arm", "label", "seeds", "steps", "outcome", "cells", "average", "suspect"]
+    assert row["cells"]["greedy"] == {"correct": 8, "graded": 18, "percent": pytest.approx(44.4444, abs=1e-4)}
+    assert list(row["average"]) == ["generation_weighted", "macro", "ci95"]
+    assert values["rows"][3]["cells"]["greedy"]["percent"] is None
+    assert {"arm", "parent", "difference", "ci95", "p", "p_holm", "smallest_detectable", "verdict", "seeds"} <= set(
+        values["comparisons"][0]
+    )
+
+
+def test_different_problems_are_refused(home: SyntheticHome) -> None:
+    home.want("plain", (1, 2))
+    home.run("plain", 1, right=RIGHT)
+    columns = columns_of(SUITE, RIGHT)
+    columns["problem"] = [each.replace("greedy-0", "greedy-9") for each in columns["problem"]]
+    home.run("plain", 2, columns=columns)
+    with pytest.raises(RecordError, match="different problems of greedy"):
+        home.table()
+
+
+def test_changed_commits_are_marked(home: SyntheticHome) -> None:
+    home.want("plain", (1,))
+    folder = home.run("plain", 1, right=RIGHT)
+    folder.run_file.write_text(folder.run_file.read_text().replace('"dirty": false', '"dirty": true'))
+    assert home.table().footer()["commits"] == ["0123456789abcdef+changes"]
+
+
+def test_the_same_home_gives_the_same_table(full_home: SyntheticHome) -> None:
+    assert full_home.table("base") == full_home.table("base")
