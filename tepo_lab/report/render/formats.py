@@ -87,7 +87,7 @@ def environment(ending: str) -> Environment:
 
     # Braces are LaTeX's own.
     signs = ("<%", "%>", "<<", ">>", "<#", "#>") if ending == "tex" else ("{%", "%}", "{{", "}}", "{#", "#}")
-    return Environment(  # type: ignore[no-untyped-call]
+    return Environment(
         *signs,
         loader=PackageLoader("tepo_lab.report.render"),
         autoescape=True,
@@ -133,8 +133,11 @@ def render_all(tables: Sequence[Table | TargetTable], format: str, width: int = 
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if format == "csv":
         return csv_text(csv_columns(tables[0]), (line for table in tables for line in lines_of(table)))
-    markups = {"md": _markdown, "latex": _latex, "html": _html, "text": lambda shown: text(shown, width)}
-    return "\n".join(markups[format](document(table)) for table in tables)
+    shown = map(document, tables)
+    if format == "text":
+        return "\n".join(text(one, width) for one in shown)
+    markup = {"md": _markdown, "latex": _latex, "html": _html}[format]
+    return "\n".join(map(markup, shown))
 
 
 def render(table: Table | TargetTable, format: str, width: int = WIDTH) -> str:

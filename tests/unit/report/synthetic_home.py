@@ -135,7 +135,8 @@ class SyntheticHome:
         # With a checkpoint an evaluation that is missing can be made again, and the run is not damaged by it.
         folder.checkpoint(0).mkdir(parents=True, exist_ok=True)
         folder.events_file.unlink(missing_ok=True)
-        begin = [event for event in events if event["event"] in ("resumed", "validated")]
+        # What was evaluated before an attempt began is void.
+        begin = [event for event in events if event["event"] == "resumed"] if columns is not None else []
         for event in ({"event": "started", "step": 0}, *begin):
             append_line(folder.events_file, {"time": 1.7e9, **event})
         if columns is not None:
@@ -162,6 +163,10 @@ RIGHT = {"greedy": [1, 1, 0, 0, 0, 0], "sampled": [4, 1, 0]}
 
 def collapsed(step: int) -> dict[str, Any]:
     return {"event": "collapsed", "step": step, "rule": "reward/mean < 0.02"}
+
+
+def complete(step: int) -> dict[str, Any]:
+    return {"event": "complete", "step": step}
 
 
 def failed(step: int, kind: str = "user") -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, outcome, parquet_at
+from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, complete, outcome, parquet_at
 
 from tepo_lab.errors import RecordError
 from tepo_lab.records.files import append_line
@@ -12,19 +12,13 @@ from tepo_lab.report.table.runs import read_runs
 from tepo_lab.report.table.wanted import graded_benchmarks
 
 
-def spend(
-    home: SyntheticHome, arm: str, tokens: list[int], evaluated: tuple[int, ...], *, collapses: bool = False
-) -> None:
+def spend(home: SyntheticHome, arm: str, tokens: list[int], evaluated: tuple[int, ...], end: str = "complete") -> None:
     """A run of one seed that spent these tokens, and two seconds, at its steps."""
     last = len(tokens)
-    events = (collapsed(last) if collapses else {"event": "complete", "step": last},)
-    folder = home.run(
-        arm, 1, right=RIGHT if evaluated else None, steps=(evaluated or (last,))[0], asked=last, events=()
-    )
-    for step in evaluated[1:]:
+    folder = home.run(arm, 1, asked=last, events=())
+    for step in evaluated:
         parquet_at(folder, step, columns_of(SUITE, RIGHT))
-    for event in events:
-        append_line(folder.events_file, {"time": 1.7e9, **event})
+    append_line(folder.events_file, {"time": 1.7e9} | (collapsed(last) if end != "complete" else complete(last)))
     for step, count in enumerate(tokens, 1):
         append_line(folder.metrics_file, {"step": step, "rollout/tokens": count, "seconds/step": 2.0})
     home.want(arm, (1,))
