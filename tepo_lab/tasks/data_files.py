@@ -45,16 +45,14 @@ def local_rows(data: DatasetData, *, key: str = "data") -> list[dict[str, Any]]:
         # A device has no end, and a pipe may never begin.
         if not file.is_file():
             raise DataError(f"{file}: not a file that can be read; remove it from the folder.")
-    return [row for file in files for row in (_parquet_rows(file) if file.suffix == ".parquet" else json_lines(file))]
-
-
-def json_lines(file: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file. Raises `DataError` naming the line that is none."""
-    return [row for _, row in numbered_json_lines(file)]
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        rows += _parquet_rows(file) if file.suffix == ".parquet" else [row for _, row in numbered_json_lines(file)]
+    return rows
 
 
 def numbered_json_lines(file: Path) -> list[tuple[int, dict[str, Any]]]:
-    """As `json_lines`, with line numbers; empty lines are skipped, but counted."""
+    """The objects of a JSON-lines file with their line numbers. Raises `DataError` naming the line that is none."""
     try:
         with file.open("rb") as stream:
             return json_objects(stream, where=str(file))
@@ -65,7 +63,7 @@ def numbered_json_lines(file: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def json_objects(lines: Iterable[bytes], *, where: str) -> list[tuple[int, dict[str, Any]]]:
-    """As `numbered_json_lines`, of lines that come from anywhere; `where` names it in messages."""
+    """As `numbered_json_lines`, of lines from anywhere, which `where` names in messages. Empty lines are skipped."""
     rows, number = [], 0
     try:
         for number, line in enumerate(lines, 1):
@@ -75,12 +73,9 @@ def json_objects(lines: Iterable[bytes], *, where: str) -> list[tuple[int, dict[
             if not isinstance(row, dict):
                 raise DataError(f"{where}:{number} is not a JSON object; write one object a line.")
             rows.append((number, row))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}:{number} is not JSON ({error.msg}); write one object a line.") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}:{number} cannot be read ({error}).") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}:{number} is not JSON that can be read ({str(error).partition(';')[0]}).") from None
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error).partition(";")[0]
+        raise DataError(f"{where}:{number} is not JSON ({reason}); write one object a line.") from None
     return rows
 
 

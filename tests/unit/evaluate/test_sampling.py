@@ -192,7 +192,7 @@ def test_each_process_grades_what_it_sampled_and_gets_all_grades() -> None:
         assert _rows("b", problems, sampled, decoder(Words())) == _rows("b", problems, whole, decoder(Words()))
 
 
-def test_texts_are_kept_by_place() -> None:
+def test_texts_are_returned_by_place() -> None:
     assert run(Backwards(), Grading(Grader(symbolic=False))).texts == dict(enumerate(TEXTS))
 
 

@@ -62,7 +62,7 @@ def test_counting_seldom_does_not_change_the_responses(engine, prompts):
 
 
 @pytest.mark.parametrize("rows", [3, 512])
-def test_each_response_is_told_once_and_some_before_others_are_sampled(nano, prompts, rows, monkeypatch):
+def test_each_response_is_reported_once_and_some_before_others_are_sampled(nano, prompts, rows, monkeypatch):
     engine = TransformersEngine(nano.model, end_ids=nano.end_ids, pad_id=nano.pad_id, sequences_per_batch=rows)
     events = []
     forward = nano.model.forward
@@ -70,9 +70,9 @@ def test_each_response_is_told_once_and_some_before_others_are_sampled(nano, pro
     groups = engine.generate(
         prompts, samples=8, sampling=Sampling(1.0, 60, seed=3), finished=lambda *given: events.append(given)
     )
-    told = [event for event in events if event != "token"]
-    assert sorted(told) == [(p, s, response) for p, group in enumerate(groups) for s, response in enumerate(group)]
-    assert "token" in events[events.index(told[0]) :]
+    reported = [event for event in events if event != "token"]
+    assert sorted(reported) == [(p, s, response) for p, group in enumerate(groups) for s, response in enumerate(group)]
+    assert "token" in events[events.index(reported[0]) :]
 
 
 def test_neither_batches_nor_shares_change_what_a_prompt_samples(nano, engine, prompts):

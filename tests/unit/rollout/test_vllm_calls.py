@@ -117,17 +117,17 @@ def test_closing_shuts_the_engine_down(engine: VllmEngine) -> None:
     assert not hasattr(engine, "llm")
 
 
-def test_responses_are_told_as_they_finish_and_given_in_order(engine: VllmEngine) -> None:
-    told: list[tuple[int, int, int]] = []
+def test_responses_are_reported_as_they_finish_and_given_in_order(engine: VllmEngine) -> None:
+    reported: list[tuple[int, int, int]] = []
 
     def finished(prompt: int, sample: int, response: Response) -> None:
-        told.append((prompt, sample, len(engine.llm.waiting)))
+        reported.append((prompt, sample, len(engine.llm.waiting)))
         assert response.token_ids == (5 + 10 * prompt + 2,)
 
     groups = engine.generate([[5], [15]], samples=3, sampling=Sampling(1.0, 1), finished=finished)
     assert [[response.token_ids for response in group] for group in groups] == [[(7,)] * 3, [(17,)] * 3]
-    # The first two are told while four others are still waiting.
-    assert told == [(1, 1, 4), (1, 2, 4), (0, 2, 2), (1, 0, 2), (0, 0, 0), (0, 1, 0)]
+    # The first two are reported while four others are still waiting.
+    assert reported == [(1, 1, 4), (1, 2, 4), (0, 2, 2), (1, 0, 2), (0, 0, 0), (0, 1, 0)]
 
 
 def test_no_two_samples_of_a_batch_share_their_noise(engine: VllmEngine) -> None:
@@ -158,7 +158,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, llm: object, **options: object) -> V
 
 
 @pytest.mark.parametrize(
-    "said",
+    "error",
     [
         ValueError(
             "Free memory on device cuda:0 (3.15/79.1 GiB) on startup is less than desired GPU memory utilization (0.6, "
@@ -169,13 +169,13 @@ def opened(monkeypatch: pytest.MonkeyPatch, llm: object, **options: object) -> V
     ],
     ids=["held by others", "none left for the cache", "given back meanwhile"],
 )
-def test_memory_that_a_gpu_has_not_now_is_the_machines_failure(said: Exception, monkeypatch) -> None:
+def test_memory_that_a_gpu_has_not_now_is_the_machines_failure(error: Exception, monkeypatch) -> None:
     def without_memory(**given: object) -> None:
-        raise said
+        raise error
 
     with pytest.raises(MachineError) as raised:
         opened(monkeypatch, without_memory)
-    first = str(said).partition(". ")[0]
+    first = str(error).partition(". ")[0]
     assert str(raised.value).startswith(f"vLLM cannot start ({first}): free the GPU's memory")
 
     def with_other_trouble(**given: object) -> None:

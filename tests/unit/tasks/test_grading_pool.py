@@ -162,6 +162,7 @@ def test_a_machine_that_lets_no_worker_live_grades_nothing(
     assert not pool._all
 
 
+@pytest.mark.integration
 def test_workers_end_with_their_parent_even_one_at_an_endless_answer(tmp_path: Path) -> None:
     program = tmp_path / "obedient.py"
     program.write_text(OBEDIENT % "given")

@@ -147,7 +147,7 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "fault"),
     [
         ([], "is \\[\\], neither"),
         (["2", None], "is empty"),
@@ -159,9 +159,9 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
         ("2\ud800", "has half of a surrogate pair"),
     ],
 )
-def test_an_answer_that_no_response_could_equal_is_refused(answer, said, tmp_path: Path) -> None:
+def test_an_answer_that_no_response_could_equal_is_refused(answer, fault, tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [*ROWS, {"problem": "3+3?", "answer": answer}])
-    with pytest.raises(DataError, match=f"x.jsonl: row 3: column 'answer' {said}"):
+    with pytest.raises(DataError, match=f"x.jsonl: row 3: column 'answer' {fault}"):
         open_source(data(path))
 
 

@@ -13,7 +13,7 @@ from tepo_lab.errors import DataError
 from tepo_lab.schema.profile import DatasetData
 from tepo_lab.tasks.data_files import local_rows
 
-MACHINE = [OSError(number, "said by the system") for number in (errno.ENOMEM, errno.EMFILE, errno.ESTALE, errno.EIO)]
+MACHINE = [OSError(number, "of the system") for number in (errno.ENOMEM, errno.EMFILE, errno.ESTALE, errno.EIO)]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def read(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize("error", MACHINE, ids=str)
-def test_what_the_machine_lacks_is_not_laid_to_the_data(read, suffix, error):
+def test_a_fault_of_the_machine_is_not_blamed_on_the_data(read, suffix, error):
     with pytest.raises(OSError) as raised:
         read(suffix, error)
     assert raised.value is error
@@ -48,6 +48,6 @@ def test_memory_that_runs_out_within_arrow_is_the_machines(read):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize("error", [OSError(errno.EACCES, "Permission denied"), OSError("bad header")], ids=str)
-def test_a_file_that_cannot_be_read_is_told_in_a_line(read, suffix, error):
+def test_a_file_that_cannot_be_read_is_an_error_of_one_line(read, suffix, error):
     with pytest.raises(DataError, match="cannot be read"):
         read(suffix, error)
