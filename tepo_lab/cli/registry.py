@@ -21,7 +21,7 @@ from tepo_lab.cli.common import (
 )
 
 #: What can be listed.
-Kind = Literal["arms", "sweeps", "profiles", "tables", "figures"]
+ListedKind = Literal["arms", "sweeps", "profiles", "tables", "figures"]
 
 
 @app.command(
@@ -33,13 +33,13 @@ Kind = Literal["arms", "sweeps", "profiles", "tables", "figures"]
     ),
 )
 def list_registry(
-    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything when left out.")] = None,
+    kind: Annotated[ListedKind | None, typer.Argument(help="What to list; everything when left out.")] = None,
     format: Format = ListFormat.text,
 ) -> None:
     """List arms, sweeps, profiles, tables and figures."""
     from tepo_lab.execute.showing.listing import registry_listing, registry_tables
 
-    listing = registry_listing([kind] if kind else get_args(Kind))
+    listing = registry_listing([kind] if kind else get_args(ListedKind))
     if format is ListFormat.json:
         print_json(listing)
     else:

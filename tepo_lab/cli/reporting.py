@@ -30,7 +30,6 @@ from tepo_lab.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
     from tepo_lab.report.table.frame import Table
-    from tepo_lab.report.table.target import Target, TargetTable
     from tepo_lab.tables import HomeReport
 
 
@@ -104,7 +103,10 @@ def report(
     A row without a score has the reason instead. A home without any run is an error.
     """
     from tepo_lab.registry.reports import load_report
+    from tepo_lab.report.render.formats import render
+    from tepo_lab.report.render.terminal import renderable
     from tepo_lab.report.table.budget import BUDGETS
+    from tepo_lab.report.table.target import METRICS, make_target
     from tepo_lab.schema.figure import FigureReport
     from tepo_lab.tables import beside_published, tables_of, target_of
 
@@ -118,10 +120,14 @@ def report(
         return
     _check_place(name, format, page, out)
     samples = _numbers(pass_at)
-    aim = None if target is None else _target(target, metric, window)
+    aim = None if target is None else make_target(target, metric or METRICS[0], window)
     resolved = _resolved(home, name, overrides or [], panel or [])
     if aim is not None:
-        _print_target(target_of(home, resolved, aim), format)
+        steps = target_of(home, resolved, aim)
+        if format is TableFormat.text and sys.stdout.isatty():
+            console_of().print(renderable(steps))
+        else:
+            echo(render(steps, format.value), nl=False)
         return
     tables = tables_of(home, resolved, BUDGETS[equal], samples)
     if against is not None:
@@ -194,22 +200,6 @@ def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *,
             err=True,
         )
     return resolved
-
-
-def _print_target(table: TargetTable, format: TableFormat) -> None:
-    from tepo_lab.report.render.formats import render
-    from tepo_lab.report.render.terminal import renderable
-
-    if format is TableFormat.text and sys.stdout.isatty():
-        console_of().print(renderable(table))
-    else:
-        echo(render(table, format.value), nl=False)
-
-
-def _target(percent: float, metric: str | None, window: int | None) -> Target:
-    from tepo_lab.report.table import target as targets
-
-    return targets.make_target(percent, metric or targets.METRICS[0], window)
 
 
 @app.command(epilog=examples("bundle table3", "bundle table3 --panel e --out panel-e.tar.gz"))
