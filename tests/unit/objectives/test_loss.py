@@ -117,26 +117,22 @@ def test_metrics_of_a_batch_worked_by_hand():
     penalty = {"kind": "kl", "coef": 0.5, "estimator": "k1", "where": "advantage_positive_entropy_falling"}
     out = policy_loss({"penalty": penalty}, **inputs)
     losses = [-1.28, -0.5, -1.0, 1.5, 0.8]
-    expected = {
-        "actor/pg_loss": sum(losses) / 5,
-        "actor/kl_loss": ratio[0, 0].log().item() / 5,
-        "actor/kl_coef": 0.5,
-        "actor/pg_clipfrac": 2 / 5,
-        "actor/clip_fraction_positive": 1 / 5,
-        "actor/clip_fraction_negative": 1 / 5,
-        "actor/clip_fraction_high": 2 / 5,
-        "actor/clip_fraction_low": 2 / 5,
-        "actor/ppo_kl": -(2 * ratio[0, 0].log() + 2 * ratio[0, 1].log()).item() / 5,
-        "actor/entropy": 10 / 5,
-        "entropy/change_mean": 0.0,
+    cells = [f"cells/{sign}_{way}" for sign in ("positive", "negative") for way in ("falling", "rising")]
+    clipped = [f"actor/clip_fraction_{sign}" for sign in ("positive", "negative")]
+    outside = ["actor/pg_clipfrac", "actor/clip_fraction_high", "actor/clip_fraction_low"]
+    expected = dict.fromkeys([*cells, *clipped, "mask/share"], 1 / 5) | dict.fromkeys(outside, 2 / 5)
+    expected |= {
         "ratio/mean": 1.0,
         "ratio/min": 0.5,
         "ratio/max": 1.5,
-        "cells/positive_falling": 1 / 5,
-        "cells/positive_rising": 1 / 5,
-        "cells/negative_falling": 1 / 5,
-        "cells/negative_rising": 1 / 5,
-        "mask/share": 1 / 5,
+        "actor/entropy": 2.0,
+        "entropy/change_mean": 0.0,
+    }
+    expected |= {
+        "actor/pg_loss": sum(losses) / 5,
+        "actor/kl_loss": ratio[0, 0].log().item() / 5,
+        "actor/kl_coef": 0.5,
+        "actor/ppo_kl": -(2 * ratio[0, 0].log() + 2 * ratio[0, 1].log()).item() / 5,
         "penalty/kl_on_mask": ratio[0, 0].log().item(),
     }
     assert out.metrics == pytest.approx(expected, abs=1e-12)
@@ -157,11 +153,10 @@ def test_combined_metrics_sum_losses_keep_extremes_and_weigh_means_by_tokens():
     assert average_metrics([(first, 30), (second, 10), (empty, 0)]) == {**combined, "actor/pg_loss": 0.375}
     assert combine_metrics([(empty, 0)]) == empty
     assert combine_metrics([]) == {}
-
-
-def test_combined_kl_on_mask_is_weighed_by_masked_tokens():
-    parts = [({"penalty/kl_on_mask": 1.0, "mask/share": 0.5}, 8), ({"penalty/kl_on_mask": 3.0, "mask/share": 0.25}, 16)]
-    assert combine_metrics(parts) == pytest.approx({"penalty/kl_on_mask": 2.0, "mask/share": 1 / 3})
+    on_mask = [
+        ({"penalty/kl_on_mask": kl, "mask/share": share}, n) for kl, share, n in ((1.0, 0.5, 8), (3.0, 0.25, 16))
+    ]
+    assert combine_metrics(on_mask) == pytest.approx({"penalty/kl_on_mask": 2.0, "mask/share": 1 / 3})
 
 
 def test_gradient_ratio_is_the_ratio_of_the_two_norms():
