@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from tepo_lab.errors import ConfigError, ObjectiveError
-from tepo_lab.schema.base import NUMBER, Strict, validate
+from tepo_lab.schema.base import NUMBER, NonNegativeFloat, PositiveFloat, Strict, validate
 
-Positive = Annotated[float, Field(gt=0), NUMBER]
-NonNegative = Annotated[float, Field(ge=0), NUMBER]
 Fraction = Annotated[float, Field(ge=0, le=1), NUMBER]
 AboveOne = Annotated[float, Field(gt=1), NUMBER]
 Number = Annotated[float, NUMBER]
@@ -28,7 +26,7 @@ class Penalty(Strict):
     """A term added to the loss on the tokens that `where` selects: KL to the rollout policy, or entropy."""
 
     kind: Literal["kl", "entropy"]
-    coef: NonNegative
+    coef: NonNegativeFloat
     estimator: Literal["k1", "k2", "k3", "abs", "k3_is", "full"] = "k3"
     straight_through: bool = False
     where: Where = "all"
@@ -62,8 +60,8 @@ class Weights(Strict):
 
     kind: Literal["steer"]
     form: Literal["exp", "linear"] = "exp"
-    low: Positive = 0.8
-    high: Positive = 1.0
+    low: PositiveFloat = 0.8
+    high: PositiveFloat = 1.0
 
     @model_validator(mode="after")
     def _ordered(self) -> Weights:
@@ -76,7 +74,7 @@ class Shaping(Strict):
     """An entropy term added to the advantage, at most |A| / kappa (Cheng et al., arXiv 2506.14758, Eq. 4 to 6)."""
 
     kind: Literal["entropy"]
-    coef: NonNegative = 0.4
+    coef: NonNegativeFloat = 0.4
     kappa: AboveOne = 2.0
 
 
@@ -84,13 +82,13 @@ class Objective(Strict):
     """One choice on each axis of a policy-gradient loss for groups of sampled responses; the defaults are GRPO/DAPO."""
 
     advantage: Literal["group_normalised", "mean_only", "gpg"] = "group_normalised"
-    advantage_eps: NonNegative = 1e-6
+    advantage_eps: NonNegativeFloat = 1e-6
     advantage_ddof: Literal[0, 1] = 1
     ratio: Literal["token", "sequence", "prefix", "none"] = "token"
     ratio_gradient: Literal["full", "token"] = "full"
     surrogate: Literal["ppo_clip", "printed_clip", "unclipped", "detached_clip", "log_likelihood"] = "ppo_clip"
-    clip_low: NonNegative = 0.2
-    clip_high: NonNegative = 0.28
+    clip_low: NonNegativeFloat = 0.2
+    clip_high: NonNegativeFloat = 0.28
     dual_clip: AboveOne | None = None
     aggregation: Literal[
         "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "token-sum"
@@ -98,7 +96,7 @@ class Objective(Strict):
     max_response_length: Annotated[int, Field(gt=0)] | None = None
     penalty: Penalty | None = None
     entropy_change: Literal["measured", "covariance", "steer"] = "measured"
-    entropy_change_tolerance: NonNegative = 0.0
+    entropy_change_tolerance: NonNegativeFloat = 0.0
     selection: Selection | None = None
     weights: Weights | None = None
     shaping: Shaping | None = None
