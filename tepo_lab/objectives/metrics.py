@@ -142,5 +142,6 @@ def _combined(
             of_mask = name == "penalty/kl_on_mask"
             weights = [tokens * metrics["mask/share"] if of_mask else tokens for metrics, tokens in filled]
             total = sum(weights)
-            combined[name] = sum(w * v for w, v in zip(weights, values, strict=True)) / total if total else 0.0
+            weighted = sum(w * v for w, v in zip(weights, values, strict=True))
+            combined[name] = weighted / total if total else fmean(values)
     return combined

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any, get_args
 
 import torch
-from hypothesis import settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,7 +20,7 @@ NO_KL = {"ratio": "sequence"}
 GSPO = {"ratio": "sequence", "aggregation": "seq-mean-token-mean"}
 
 #: The same examples in every run.
-property_test = settings(max_examples=40, deadline=None, derandomize=True)
+property_test = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def ragged(
@@ -66,34 +67,40 @@ def batches() -> st.SearchStrategy[dict[str, Tensor]]:
 
 
 @st.composite
-def objectives(draw: st.DrawFn) -> Objective:
-    """Any choice on every axis. Of Clip-Cov all candidates are dropped, so that nothing is random."""
+def objectives(draw: st.DrawFn, *, by_micro_batch: bool = False) -> Objective:
+    """Any choice on every axis, or those that micro-batches can be given to.
+
+    Of Clip-Cov all candidates are dropped, so that nothing is random.
+    """
+    random = Random(draw(st.integers(0, 2**32)))
 
     def choice(model: type, key: str) -> Any:
-        return draw(st.sampled_from(get_args(model.model_fields[key].annotation)))
+        return random.choice(get_args(model.model_fields[key].annotation))
 
-    def maybe(part: dict[str, Any]) -> dict[str, Any] | None:
-        return part if draw(st.booleans()) else None
+    def maybe(share: float, part: dict[str, Any]) -> dict[str, Any] | None:
+        return part if random.random() < share else None
 
     surrogate, gradient = choice(Objective, "surrogate"), choice(Objective, "gradient")
-    ratios = ["none"] if surrogate == "log_likelihood" else ["token", "sequence", "prefix"]
-    penalty = {key: choice(Penalty, key) for key in ("kind", "estimator", "where", "direction")}
-    penalty |= {"coef": 0.3, "top_fraction": 0.2, "straight_through": penalty["estimator"] == "k1"}
-    return Objective.model_validate(
+    penalty = {key: choice(Penalty, key) for key in ("estimator", "where", "direction")}
+    penalty |= {"kind": random.choice(["kl", "kl", "kl", "entropy"]), "coef": 0.3, "top_fraction": 0.2}
+    penalty["straight_through"] = penalty["estimator"] != "full" and random.random() < 0.3
+    objective = Objective.model_validate(
         {
-            "ratio": draw(st.sampled_from(ratios)),
+            "ratio": "none" if surrogate == "log_likelihood" else random.choice(["token", "sequence", "prefix"]),
             "ratio_gradient": "full" if gradient == "line21" else choice(Objective, "ratio_gradient"),
             "surrogate": surrogate,
-            "clip_low": draw(st.sampled_from([0.05, 0.2])),
-            "dual_clip": draw(st.sampled_from([None, 1.5])) if surrogate == "ppo_clip" else None,
+            "clip_low": random.choice([0.05, 0.2]),
+            "dual_clip": random.choice([None, 1.5]) if surrogate == "ppo_clip" else None,
             "aggregation": choice(Objective, "aggregation"),
             "max_response_length": 50,
-            "penalty": maybe(penalty),
+            "penalty": maybe(0.8, penalty),
             "entropy_change": choice(Objective, "entropy_change"),
-            "entropy_change_tolerance": draw(st.sampled_from([0.0, 0.05])),
-            "selection": maybe({"kind": "clip_cov", "fraction": 1.0, "lower": 0.01}),
-            "weights": maybe({"kind": "steer", "form": choice(Weights, "form"), "high": 1.2}),
-            "shaping": maybe({"kind": choice(Shaping, "kind")}),
+            "entropy_change_tolerance": random.choice([0.0, 0.05]),
+            "selection": maybe(0.2, {"kind": "clip_cov", "fraction": 1.0, "lower": 0.01}),
+            "weights": maybe(0.2, {"kind": "steer", "form": choice(Weights, "form"), "high": 1.2}),
+            "shaping": maybe(0.3, {"kind": choice(Shaping, "kind")}),
             "gradient": gradient,
         }
     )
+    assume(not by_micro_batch or objective.whole_mini_batch_choice is None)
+    return objective

@@ -254,9 +254,8 @@ def test_padding_and_the_order_of_responses_change_nothing(objective, batch, ext
 
 
 @property_test
-@given(objectives(), batches(), st.integers(1, 5))
+@given(objectives(by_micro_batch=True), batches(), st.integers(1, 5))
 def test_micro_batches_add_up_to_the_mini_batch(objective, batch, size):
-    assume(objective.whole_mini_batch_choice is None)
     totals = batch_totals(batch["response_mask"])
     rows = len(batch["log_probs"])
     parts = [{key: value[start : start + size] for key, value in batch.items()} for start in range(0, rows, size)]
