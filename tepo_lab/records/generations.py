@@ -33,7 +33,7 @@ GENERATION_COLUMNS = (
 #: Columns that a count needs.
 COUNTED = ("benchmark", "problem", "sample", "correct", "truncated", "extracted")
 
-#: Columns that every file has; one of an older release may lack the others.
+#: Columns that every file has; the others may be absent from one of an older release.
 LASTING = (*COUNTED, "prompt", "answer", "response", "tokens")
 
 
@@ -62,7 +62,7 @@ def read_generations(path: Path, columns: Sequence[str] = COUNTED, *, graded: bo
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             present = set(file.schema_arrow.names)
             rows = file.read(columns=[name for name in columns if name in present])
-        # A file of an older release may lack the other columns.
+        # The other columns may be absent from a file of an older release.
         fault = _fault_of(rows, [name for name in columns if name in LASTING], graded)
     except (pa.ArrowException, OSError, ValueError) as error:
         if is_machine_failure(error):

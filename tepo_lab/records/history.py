@@ -104,7 +104,7 @@ class RunHistory:
     """Everything that the records of one run add up to.
 
     `run` is run.json as plain values (empty before the run is prepared, or where it is damaged); `step` the last
-    training step of which an event tells; `evaluations` and `validations` (percent) are by step; `checkpoints` are the
+    training step that an event names; `evaluations` and `validations` (percent) are by step; `checkpoints` are the
     steps with a checkpoint, damaged ones among them; `attempts` the starts whose steps still stand; `suspect` why the
     sampler is doubted; `made_with` the provenances, the newest last; `damage` what is damaged and how to fix it;
     `events` all of them, for what a session cost: nothing derives a state from them but this class.

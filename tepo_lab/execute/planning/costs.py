@@ -55,13 +55,13 @@ class Costs:
         declared = spec.profile.estimates
         return self._known[name, gpus] or RunCost(declared.seconds_per_step, declared.evaluation_seconds)
 
-    def seconds_left(self, each: Entry) -> float:
+    def seconds_left(self, entry: Entry) -> float:
         """Wall seconds that a run still takes; 0 when nothing is to be done."""
-        if not each.action.is_pending:
+        if not entry.action.is_pending:
             return 0.0
-        spec, cost = each.planned.spec, self.of(each.planned.spec)
-        evaluations = len(missing_evaluations(each.history, spec))
-        return max(0, spec.steps - each.history.step) * cost.seconds_per_step + evaluations * cost.evaluation_seconds
+        spec, cost = entry.planned.spec, self.of(entry.planned.spec)
+        evaluations = len(missing_evaluations(entry.history, spec))
+        return max(0, spec.steps - entry.history.step) * cost.seconds_per_step + evaluations * cost.evaluation_seconds
 
 
 def _measured(folders: Iterable[Path], gpus: float) -> RunCost | None:
@@ -76,7 +76,7 @@ def _measured(folders: Iterable[Path], gpus: float) -> RunCost | None:
         except RecordError:
             continue
         steps += [line["seconds/step"] for line in metrics if line.get("seconds/step") is not None]
-        evaluations += [each.seconds for each in history.evaluations.values() if each.seconds]
+        evaluations += [evaluation.seconds for evaluation in history.evaluations.values() if evaluation.seconds]
         runs += 1
         if runs == RUNS_READ:
             break
@@ -89,8 +89,8 @@ def wall_seconds(entries: Sequence[Entry], costs: Costs, cpus: float, gpus: floa
     """Seconds until all runs are done on a cluster that holds any of them, each started in order as soon as it fits."""
     running: list[tuple[float, float, float]] = []
     clock = 0.0
-    for each in entries:
-        asked, seconds = each.planned.spec.resources, costs.seconds_left(each)
+    for entry in entries:
+        asked, seconds = entry.planned.spec.resources, costs.seconds_left(entry)
         while running and (
             sum(run[1] for run in running) + asked.cpus > cpus or sum(run[2] for run in running) + asked.gpus > gpus
         ):

@@ -1,4 +1,4 @@
-"""How much memory of one GPU a run takes, by reckoning; and the refusal of what cannot fit.
+"""How much memory of one GPU a run takes, estimated; and the refusal of what cannot fit.
 
 Formulas, with P parameters, L layers, width h, t tokens of a micro-batch, N learners:
 
@@ -12,7 +12,7 @@ Formulas, with P parameters, L layers, width h, t tokens of a micro-batch, N lea
 - Logits: the scorer's chunks, in float32, four times: logits, their log-softmax, its exponential, their gradient.
 - Key/value cache: keys and values of every layer, for as many sequences of full length as are decoded at once.
 
-Reckoned, not measured: what libraries keep besides is `OVERHEAD_GB`.
+Estimated, not measured: what libraries hold besides is `OVERHEAD_GB`.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def check_memory(specs: Iterable[RunSpec], gpu_memory_gb: float | None = None) -
         if memory is None or has is None or memory.needed() + _vllm_surplus(spec, memory, has) <= has:
             continue
         raise ResourceError(
-            f"{spec.arm.name} on {spec.profile.name} needs {memory.needed():.0f} GB of each GPU ({said(memory)}), and "
-            f"one has {has:g} GB; {_mend(spec, memory, has)}."
+            f"{spec.arm.name} on {spec.profile.name} needs {memory.needed():.0f} GB of each GPU ({parts(memory)}), and "
+            f"one has {has:g} GB; {_fix(spec, memory, has)}."
         )
 
 
@@ -119,12 +119,12 @@ def memory_lines(specs: Iterable[RunSpec], gpu_memory_gb: float | None = None) -
         if memory is not None:
             of = f" of {has:g}" if has else ""
             lines[spec.profile.name] = (
-                f"Memory: {spec.profile.name} takes about {memory.needed():.0f}{of} GB of each GPU ({said(memory)})."
+                f"Memory: {spec.profile.name} takes about {memory.needed():.0f}{of} GB of each GPU ({parts(memory)})."
             )
     return list(lines.values())
 
 
-def said(memory: Memory) -> str:
+def parts(memory: Memory) -> str:
     """The parts of an estimate in one phrase."""
     beside = f" beside a replica of {memory.replica:.1f}" if memory.replica else ""
     return (
@@ -210,8 +210,8 @@ def _layer_values(sizes: Sizes) -> int:
 
 def _activations(sizes: Sizes, tokens: int, per_value: int, checkpointing: bool) -> float:
     layer = _layer_values(sizes)
-    kept = sizes.layers * sizes.hidden_size + layer if checkpointing else sizes.layers * layer
-    return tokens * per_value * kept / GB
+    saved = sizes.layers * sizes.hidden_size + layer if checkpointing else sizes.layers * layer
+    return tokens * per_value * saved / GB
 
 
 def _gathered(sizes: Sizes, per_value: int) -> float:
@@ -239,7 +239,7 @@ def _vllm_surplus(spec: RunSpec, memory: Memory, has: float) -> float:
     return max(0.0, memory.resting + max(spec.resources.sampler_memory_share * has, memory.engine) - memory.needed())
 
 
-def _mend(spec: RunSpec, memory: Memory, has: float) -> str:
+def _fix(spec: RunSpec, memory: Memory, has: float) -> str:
     """What to change, the thing that helps most first."""
     if memory.replica and memory.learning > has:
         return "set rollout.engine=vllm, whose copy of the weights makes room while the learners work"

@@ -23,13 +23,13 @@ from tepo_lab.tasks.hub_data import (
 WAITS = (2.0, 6.0)
 
 #: Commits that this process took of models and data sets of the hub, by what says which.
-_TAKEN: dict[tuple[str | None, ...], str | None] = {}
+_COMMITS: dict[tuple[str | None, ...], str | None] = {}
 
 
 def check_hub(specs: Iterable[RunSpec]) -> None:
     """Raise `ModelError` or `DataError` for what is neither in the hub's cache here nor on the hub.
 
-    Each name is asked for once, and the commit taken of it is what `commit_of` tells from then on. What lies in a
+    Each name is asked for once, and the commit taken of it is what `commit_of` returns from then on. What lies in a
     folder of its own is not looked at.
     """
     models: dict[tuple[str | None, ...], ModelSpec] = {}
@@ -39,15 +39,15 @@ def check_hub(specs: Iterable[RunSpec]) -> None:
         for data in data_of(spec).values():
             data_sets.setdefault(_key(data), data)
     for key, model in models.items():
-        _TAKEN[key] = check_model(model)
+        _COMMITS[key] = check_model(model)
     for key, data in data_sets.items():
         if not isinstance(data, ChainData) and data.path is None:
-            _TAKEN[key] = data_commit(data)
+            _COMMITS[key] = data_commit(data)
 
 
-def commit_of(what: ModelSpec | Data) -> str | None:
+def commit_of(source: ModelSpec | Data) -> str | None:
     """The commit that is taken of a model or a data set of the hub; None for what lies elsewhere, or is not known."""
-    return _TAKEN.get(_key(what))
+    return _COMMITS.get(_key(source))
 
 
 def at_commits(spec: RunSpec, provenance: Mapping[str, Any]) -> RunSpec:
@@ -55,11 +55,11 @@ def at_commits(spec: RunSpec, provenance: Mapping[str, Any]) -> RunSpec:
 
     It loads the same wherever and whenever it goes on, whatever the hub, or the cache of another node, has since.
     """
-    taken = {what: place.get("commit") for what, place in input_places(provenance).items()}
-    pins = {what: {"revision": commit} for what, commit in taken.items() if isinstance(commit, str)}
+    commits = {source: place.get("commit") for source, place in input_places(provenance).items()}
+    pins = {source: {"revision": commit} for source, commit in commits.items() if isinstance(commit, str)}
     benchmarks = {
-        name: each.model_copy(update={"data": each.data.model_copy(update=pins.get(f"benchmark {name}"))})
-        for name, each in spec.suite.benchmarks.items()
+        name: benchmark.model_copy(update={"data": benchmark.data.model_copy(update=pins.get(f"benchmark {name}"))})
+        for name, benchmark in spec.suite.benchmarks.items()
     }
     return spec.model_copy(
         update={
@@ -74,7 +74,7 @@ def check_model(model: ModelSpec, waits: Sequence[float] = ()) -> str | None:
     """The commit of a model of the hub: that in its cache here, else the hub's; None for one that lies in a folder.
 
     Raises `ModelError` for a model that neither lies here, in a folder or the hub's cache, nor is on the hub;
-    `HubUnreachableError`, which is one too, when the hub does not tell. Args: `waits`, seconds before a hub that did
+    `HubUnreachableError`, which is one too, when the hub does not answer. Args: `waits`, seconds before a hub that did
     not answer is asked again. transformers itself would ask one that is not there for most of a minute.
     """
     from huggingface_hub import constants, try_to_load_from_cache
@@ -82,32 +82,32 @@ def check_model(model: ModelSpec, waits: Sequence[float] = ()) -> str | None:
 
     if model.is_packaged or model.folder.exists():
         return None
-    what, mend = f"model.path={model.path}: cannot be loaded", "set model.path to a local folder"
+    source, fix = f"model.path={model.path}: cannot be loaded", "set model.path to a local folder"
     try:
         cached = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
     except HFValidationError:
-        raise ModelError(f"{what} (no such folder, and no name of the hub); {mend}.") from None
+        raise ModelError(f"{source} (no such folder, and no name of the hub); {fix}.") from None
     if isinstance(cached, str):
         # SNAPSHOTS/<commit>/config.json
         return Path(cached).parent.name
     if constants.HF_HUB_OFFLINE:
-        raise ModelError(f"{what} ({NOT_CACHED}); {mend}.")
+        raise ModelError(f"{source} ({NOT_CACHED}); {fix}.")
     try:
         return commit_on_hub("model", model.path, model.revision, waits)
     except Exception as error:  # noqa: BLE001 - the hub's client raises a dozen unrelated kinds
         kind = HubUnreachableError if is_out_of_reach(error) else ModelError
-        raise kind(f"{what} ({in_one_line(error)}); check the name and the connection, or {mend}.") from None
+        raise kind(f"{source} ({in_one_line(error)}); check the name and the connection, or {fix}.") from None
 
 
 def data_of(spec: RunSpec) -> dict[str, Data]:
     """A run's data sets, named as its provenance does."""
-    held_out = {f"benchmark {name}": each.data for name, each in spec.suite.benchmarks.items()}
+    held_out = {f"benchmark {name}": benchmark.data for name, benchmark in spec.suite.benchmarks.items()}
     return held_out | ({"training data": spec.data} if spec.arm.trained else {})
 
 
-def _key(what: ModelSpec | Data) -> tuple[str | None, ...]:
-    if isinstance(what, ModelSpec):
-        return ("model", what.path, what.revision)
-    if isinstance(what, ChainData) or what.path is not None:
+def _key(source: ModelSpec | Data) -> tuple[str | None, ...]:
+    if isinstance(source, ModelSpec):
+        return ("model", source.path, source.revision)
+    if isinstance(source, ChainData) or source.path is not None:
         return ("elsewhere",)
-    return ("data set", what.hub, what.subset, what.revision)
+    return ("data set", source.hub, source.subset, source.revision)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tepo_lab.errors import ConfigError, RecordError, nearest
 from tepo_lab.execute.planning.actions import find_folder
-from tepo_lab.records.files import RunFolder
+from tepo_lab.records.files import RunFolder, run_folders
 from tepo_lab.records.history import RunHistory
 from tepo_lab.registry.expand import expand, is_path, load_sweep
 from tepo_lab.registry.locations import names as registry_names
@@ -20,61 +20,46 @@ _SHORTEST = 4
 def chosen_folders(home: Path, given: Sequence[str] = (), *, any_seed: bool = False) -> list[RunFolder]:
     """The folders of the runs named, each once; of all runs in the home when none is.
 
-    Args: `given`, names of sweeps (as last run in this home, else as the registry has them; a path is read), of runs
-    (or the beginning of a name or id), and key=value overrides, with which sweeps are expanded anew; `any_seed`: of
-    those sweeps also runs that the home has of other seeds, unless the overrides name the seeds.
+    Args: `given`, names of sweeps (as last run in this home, else as in the registry; a path is read), of runs (or the
+    beginning of a name or id), and key=value overrides, with which sweeps are expanded; `any_seed`: of those sweeps
+    also runs of other seeds that are in the home, unless the overrides name the seeds.
     Folders of a sweep's runs that have not begun do not exist yet. Raises `ConfigError` for a name that fits nothing.
     """
-    overrides = [each for each in given if "=" in each]
-    wanted = [each for each in given if "=" not in each]
-    if overrides and not wanted:
+    overrides = [text for text in given if "=" in text]
+    names = [text for text in given if "=" not in text]
+    if overrides and not names:
         raise ConfigError(f"{overrides[0]!r} changes a sweep: name the sweep too, such as panel-e {overrides[0]}.")
-    held = {path.parent.name: RunFolder(path.parent) for path in sorted(home.glob("runs/*/run.json"))}
-    if not wanted:
-        return list(held.values())
-    found: dict[str, RunFolder] = {}
-    for name in wanted:
-        for folder in _named(home, name, overrides, held):
-            found[folder.name] = folder
-        if (
-            any_seed
-            and overrides
-            and not any(each.startswith("seeds=") for each in overrides)
-            and not _is_run(name, held)
-        ):
-            found |= {folder.name: folder for folder in _other_seeds(name, overrides, held)}
-    return list(found.values())
+    present = {folder.name: folder for folder in run_folders(home)}
+    if not names:
+        return list(present.values())
+    with_other_seeds = any_seed and overrides and not any(text.startswith("seeds=") for text in overrides)
+    chosen: dict[str, RunFolder] = {}
+    for name in names:
+        runs = [] if is_path(name) else [folder for folder in present.values() if _fits(name, folder.name)]
+        chosen |= {folder.name: folder for folder in runs or _of_sweep(home, name, overrides, present)}
+        if with_other_seeds and not runs:
+            families = {run.family for run in expand(*load_sweep(name, overrides)).runs}
+            others = (folder for folder in present.values() if RunHistory.read(folder).family in families)
+            chosen |= {folder.name: folder for folder in others}
+    return list(chosen.values())
 
 
-def _is_run(name: str, held: dict[str, RunFolder]) -> bool:
-    return not is_path(name) and any(_fits(name, each) for each in held)
-
-
-def _other_seeds(name: str, overrides: list[str], held: dict[str, RunFolder]) -> list[RunFolder]:
-    """The home's runs of a sweep's arms, whatever their seed."""
-    families = {each.family for each in expand(*load_sweep(name, overrides)).runs}
-    return [folder for folder in held.values() if RunHistory.read(folder).family in families]
-
-
-def _named(home: Path, name: str, overrides: list[str], held: dict[str, RunFolder]) -> list[RunFolder]:
+def _of_sweep(home: Path, name: str, overrides: list[str], present: dict[str, RunFolder]) -> list[RunFolder]:
     if not is_path(name):
-        runs = [folder for each, folder in held.items() if _fits(name, each)]
-        if runs:
-            return runs
         snapshots = {path.parent.name: path for path in home.glob("sweeps/*/sweep.json")}
         if not overrides and name in snapshots:
-            return [held.get(each, RunFolder(home / "runs" / each)) for each in recorded_runs(snapshots[name])]
+            return [present.get(run, RunFolder(home / "runs" / run)) for run in recorded_runs(snapshots[name])]
         known = [*registry_names("sweeps"), *snapshots]
         if name not in known:
-            raise ConfigError(f"no sweep and no run of {home} is called {name!r}.{nearest(name, [*known, *held])}")
-    return [find_folder(home, each) for each in expand(*load_sweep(name, overrides)).runs]
+            raise ConfigError(f"no sweep and no run of {home} is called {name!r}.{nearest(name, [*known, *present])}")
+    return [find_folder(home, run) for run in expand(*load_sweep(name, overrides)).runs]
 
 
 def recorded_runs(snapshot: Path) -> list[str]:
     """Folder names of a sweep's runs, from the sweep.json it was last run with. Raises `RecordError` if damaged."""
     try:
         runs = json.loads(snapshot.read_text())["runs"]
-        if all(isinstance(each, str) and Path(each).name == each for each in runs):
+        if all(isinstance(run, str) and Path(run).name == run for run in runs):
             return list(runs)
         reason = "runs: not names of folders"
     except (OSError, ValueError, KeyError, TypeError) as error:

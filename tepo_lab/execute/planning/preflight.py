@@ -72,7 +72,7 @@ def missing_data(specs: Iterable[RunSpec]) -> list[str]:
     for spec in specs:
         used += [("data", spec.data)] if spec.arm.trained else []
         used += [(f"suite.benchmarks.{name}.data", each.data) for name, each in spec.suite.benchmarks.items()]
-    # A benchmark may be made of the training file: it is mended under the shorter key.
+    # A benchmark may be made of the training file: it is reported under the shorter key.
     named: dict[str, str] = {}
     for key, data in sorted(used, key=lambda each: each[0] != "data"):
         if isinstance(data, DatasetData) and data.path is not None:
@@ -88,8 +88,8 @@ def _check_model(model: ModelSpec, longest: int) -> None:
     folder, where = model.folder, f"model.path={model.path}"
     if not folder.is_dir():
         if model.is_packaged or model.path.startswith(("/", ".", "~")):
-            mend = "make it with tepo-lab model import, or name" if model.origin else "name"
-            raise ModelError(f"{where}: no such folder; {mend} a model's folder or its name on the hub.")
+            fix = "make it with tepo-lab model import, or name" if model.origin else "name"
+            raise ModelError(f"{where}: no such folder; {fix} a model's folder or its name on the hub.")
         return
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -109,20 +109,20 @@ def going_on(now: dict[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
     return _with_commits(now, kept)
 
 
-def tells_other(last: Mapping[str, Any], now: Mapping[str, Any], *, inputs: bool) -> bool:
-    """Whether two provenances tell of other code, versions or hardware, or (`inputs`, of a run that goes on from what
-    was made with the first) of another model, other data or other resources.
+def is_other(last: Mapping[str, Any], now: Mapping[str, Any], *, inputs: bool) -> bool:
+    """Whether two provenances differ in code, versions or hardware, or (`inputs`, of a run that goes on from what was
+    made with the first) in model, data or resources.
     """
     found = differences(last, now)
     return bool(found if inputs else found - {"model", "data", "device", "resources"})
 
 
-def _with_commits(told: dict[str, Any], commits: Mapping[str, str]) -> dict[str, Any]:
+def _with_commits(provenance: dict[str, Any], commits: Mapping[str, str]) -> dict[str, Any]:
     """A provenance with the commits of its model and data, by their names."""
-    for what, place in input_places(told).items():
+    for what, place in input_places(provenance).items():
         if what in commits:
             cast("dict[str, Any]", place)["commit"] = commits[what]
-    return told
+    return provenance
 
 
 def patch_file(home: Path, digest: str) -> Path:
@@ -275,7 +275,7 @@ def _hashes(files: list[Path]) -> dict[str, dict[str, str | None]]:
 
 @cache
 def _known_sha256(path: Path, size: int, changed: int) -> str:
-    """A file's SHA-256, reckoned once for each of its states: `size` in bytes, `changed` in nanoseconds."""
+    """A file's SHA-256, computed once for each of its states: `size` in bytes, `changed` in nanoseconds."""
     return file_sha256(path)
 
 

@@ -20,28 +20,28 @@ def write_selection(home: Path, sweep: Sweep, entries: Sequence[Entry]) -> None:
     """Record each point's validation score and the best point of each arm in the sweep's folder.
 
     A point's score is the mean over its seeds of the last validation of runs that came to their end; a point that the
-    search ended early, or that collapsed, cannot be chosen. What was chosen before stands as long as any run is
-    blocked, whose score is not to be had.
+    search ended early, or that collapsed, cannot be chosen. What was chosen before stands while any run is blocked,
+    since its score is unknown.
     """
     assert sweep.search is not None
-    if any(each.action == "blocked" for each in entries):
+    if any(entry.action == "blocked" for entry in entries):
         return
     scores: dict[str, list[float]] = {}
     arms: dict[str, str] = {}
-    for each in entries:
-        if not each.planned.spec.arm.trained:
+    for entry in entries:
+        if not entry.planned.spec.arm.trained:
             continue
-        arms[each.planned.family] = each.planned.spec.arm.name
-        value = last_validation(each.history) if each.history.state is State.COMPLETE else None
+        arms[entry.planned.family] = entry.planned.spec.arm.name
+        value = last_validation(entry.history) if entry.history.state is State.COMPLETE else None
         if value is not None:
-            scores.setdefault(each.planned.family, []).append(value)
+            scores.setdefault(entry.planned.family, []).append(value)
     means = {family: fmean(values) for family, values in scores.items()}
     best = max if sweep.search.mode == "max" else min
     chosen = [
         best((family for family in means if arms[family] == arm), key=means.__getitem__)
         for arm in sorted({arms[family] for family in means})
     ]
-    points = {arm: sum(each == arm for each in arms.values()) for arm in set(arms.values())}
+    points = {arm: sum(other == arm for other in arms.values()) for arm in set(arms.values())}
     write_json(
         home / "sweeps" / sweep.name / FILE,
         {
@@ -66,8 +66,8 @@ def selection_notes(home: Path) -> dict[str, str]:
     notes: dict[str, str] = {}
     for path in sorted(home.glob(f"sweeps/*/{FILE}")):
         try:
-            for family, found in json.loads(path.read_bytes())["chosen"].items():
-                notes[family] = f"chosen among {found['points']} points"
+            for family, point in json.loads(path.read_bytes())["chosen"].items():
+                notes[family] = f"chosen among {point['points']} points"
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             fix = "remove it; running the sweep again writes it"
             raise RecordError(f"{path} is damaged ({type(error).__name__}: {error}): {fix}.") from None

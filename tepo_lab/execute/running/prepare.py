@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.execute.planning.actions import Entry
-from tepo_lab.execute.planning.provenance import going_on, provenance, tells_other
+from tepo_lab.execute.planning.provenance import going_on, is_other, provenance
 from tepo_lab.records.files import RunFolder, write_json
 from tepo_lab.records.history import RunHistory
 from tepo_lab.registry.expand import IDENTITY_VERSION, Expansion
@@ -68,7 +68,7 @@ def write_run(history: RunHistory, request: Mapping[str, Any]) -> dict[str, Any]
     last = history.run.get("provenance")
     if last is not None:
         now = going_on(now, last) if goes_on else now
-        earlier += [last] if tells_other(last, now, inputs=goes_on) else []
+        earlier += [last] if is_other(last, now, inputs=goes_on) else []
     values = {**request, "created": history.run.get("created") or request["created"], "provenance": now}
     history.folder.path.mkdir(parents=True, exist_ok=True)
     write_json(history.folder.run_file, values | ({"earlier_provenance": earlier} if earlier else {}))

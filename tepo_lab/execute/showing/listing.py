@@ -48,12 +48,12 @@ def plan_table(
 
     Args: `asked`, runs that the sweeps ask for, each counted as often as it is asked for; `gpu_memory_gb` of one GPU.
     """
-    has_gpus = any(each.planned.spec.resources.gpus for each in plan.entries)
+    has_gpus = any(entry.planned.spec.resources.gpus for entry in plan.entries)
     figures = ("time", *(("GPU-hours",) if has_gpus else ()))
     folds = len(plan.entries) > MAX_ROWS
     seeds = "seeds" if folds else "seed"
     table = _table("run", seeds, "steps", "what", "why", *figures, right=(seeds, "steps", *figures))
-    for row in _alike(plan.entries) if folds else [[each] for each in plan.entries]:
+    for row in _alike(plan.entries) if folds else [[entry] for entry in plan.entries]:
         first, spec = row[0], row[0].planned.spec
         seed = f"{len(row):,} of them" if folds else str(spec.seed)
         table.add_row(
@@ -65,12 +65,12 @@ def plan_table(
             duration(sum(map(plan.seconds_left, row))) if first.action.is_pending else "",
             *((f"{sum(map(plan.gpu_hours, row)):,.1f}",) if has_gpus else ()),
         )
-    memory = memory_lines((each.planned.spec for each in plan.pending), gpu_memory_gb)
+    memory = memory_lines((entry.planned.spec for entry in plan.pending), gpu_memory_gb)
     return Group(table, Text("\n" + "\n".join([*_totals(plan, cpus, gpus, asked), *memory])))
 
 
-def _run_label(each: Entry) -> str:
-    spec = each.planned.spec
+def _run_label(entry: Entry) -> str:
+    spec = entry.planned.spec
     point = f" [{point_label(spec.arm.point)}]" if spec.arm.point else ""
     return f"{spec.arm.name}{point} on {spec.profile.name}"
 
@@ -78,36 +78,36 @@ def _run_label(each: Entry) -> str:
 def _alike(entries: Sequence[Entry]) -> list[list[Entry]]:
     """The runs that differ in their seed alone and are to do the same for the same reason, together."""
     rows: dict[tuple[str, int, str, str], list[Entry]] = {}
-    for each in entries:
-        key = (_run_label(each), each.planned.spec.steps, each.action, each.reason)
-        rows.setdefault(key, []).append(each)
+    for entry in entries:
+        key = (_run_label(entry), entry.planned.spec.steps, entry.action, entry.reason)
+        rows.setdefault(key, []).append(entry)
     return list(rows.values())
 
 
 def _totals(plan: Plan, cpus: float | None, gpus: float | None, asked: int | None) -> list[str]:
     """What the runs come to, one line each: how many, shared, time, cost, disk."""
-    seconds = {each.planned.run_id: plan.seconds_left(each) for each in plan.pending}
-    cpu_hours = sum(seconds[each.planned.run_id] * each.planned.spec.resources.cpus for each in plan.pending) / 3600
-    gpu_hours = sum(plan.gpu_hours(each) for each in plan.pending)
-    bases = {plan.costs.of(each.planned.spec).runs > 0 for each in plan.pending}
+    seconds = {entry.planned.run_id: plan.seconds_left(entry) for entry in plan.pending}
+    cpu_hours = sum(seconds[entry.planned.run_id] * entry.planned.spec.resources.cpus for entry in plan.pending) / 3600
+    gpu_hours = sum(plan.gpu_hours(entry) for entry in plan.pending)
+    bases = {plan.costs.of(entry.planned.spec).runs > 0 for entry in plan.pending}
     basis = {True: "measured on finished runs", False: "as the profiles declare"}
     wall = plan.wall_seconds(cpus=cpus, gpus=gpus)
     runs = counted(plan.training_runs, "training run")
     evaluations = counted(plan.base_evaluations, "evaluation") + " of untrained models" * bool(plan.base_evaluations)
-    blocked = sum(each.action == "blocked" for each in plan.entries)
+    blocked = sum(entry.action == "blocked" for entry in plan.entries)
     apart = f", {blocked} blocked" if blocked else ""
     lines = [f"Runs: {runs} and {evaluations}; {len(plan.pending)} to do{apart}."]
     if asked is not None and asked > len(plan.entries):
         shared = asked - len(plan.entries)
         lines.append(f"Shared: the sweeps ask for {asked:,} runs; {shared:,} of them stand in several, and run once.")
     if not plan.pending:
-        said = f"Nothing can be run; {counted(blocked, 'run')} blocked for the reason told above."
-        return [*lines, said if blocked else "Nothing is left to run."]
-    said = " or ".join(basis[each] for each in sorted(bases, reverse=True))
+        text = f"Nothing can be run; {counted(blocked, 'run')} blocked for the reason above."
+        return [*lines, text if blocked else "Nothing is left to run."]
+    text = " or ".join(basis[is_measured] for is_measured in sorted(bases, reverse=True))
     lines.append(
         f"Time: none, since {_shortage(plan, cpus, gpus)}."
         if wall is None
-        else f"Time: about {duration(wall)} on {_cluster(plan, cpus, gpus)}, {said}."
+        else f"Time: about {duration(wall)} on {_cluster(plan, cpus, gpus)}, {text}."
     )
     lines.append(f"Cost: {cpu_hours:.1f} CPU-hours" + (f", {gpu_hours:,.1f} GPU-hours." if gpu_hours else "."))
     disk, unknown = disk_bytes(plan)
@@ -119,10 +119,10 @@ def _totals(plan: Plan, cpus: float | None, gpus: float | None, asked: int | Non
 
 def _shortage(plan: Plan, cpus: float | None, gpus: float | None) -> str:
     """What the cluster given has too little of for the largest run."""
-    asked = [each.planned.spec.resources for each in plan.pending]
+    asked = [entry.planned.spec.resources for entry in plan.pending]
     given = (
-        ("--cpus", cpus, max(each.cpus for each in asked), "core"),
-        ("--gpus", gpus, max(each.gpus for each in asked), "GPU"),
+        ("--cpus", cpus, max(resources.cpus for resources in asked), "core"),
+        ("--gpus", gpus, max(resources.gpus for resources in asked), "GPU"),
     )
     return " and ".join(
         f"one run takes {_counted(most, unit)} and {option} gives {has:g}"
@@ -132,22 +132,22 @@ def _shortage(plan: Plan, cpus: float | None, gpus: float | None) -> str:
 
 
 def _cluster(plan: Plan, cpus: float | None, gpus: float | None) -> str:
-    """The machines that a plan's time is reckoned for."""
+    """The machines that a plan's time is estimated for."""
     has = plan.cluster(cpus=cpus, gpus=gpus)
-    asked = {(each.planned.spec.resources.cpus, each.planned.spec.resources.gpus) for each in plan.pending}
+    asked = {(entry.planned.spec.resources.cpus, entry.planned.spec.resources.gpus) for entry in plan.pending}
     needs = "one run takes" if len(asked) <= 1 else "the largest runs take"
     cores, on_gpus = _counted(has.cpus, "core"), _counted(has.gpus, "GPU")
     whose = {
         "given": cores,
         "own": f"this machine's {cores}",
-        "needed": f"the {cores} that {'their runs take (--cpus N reckons with fewer)' if gpus else needs}",
+        "needed": f"the {cores} that {'their runs take (--cpus N estimates with fewer)' if gpus else needs}",
     }[has.cores]
     if gpus is not None:
         return f"{on_gpus} and {whose}"
     if not has.gpus:
         return whose
     both = f"the {cores} and {on_gpus}" if has.cores == "needed" else f"{whose} and the {on_gpus}"
-    return f"{both} that {needs} (--gpus N reckons for more)"
+    return f"{both} that {needs} (--gpus N estimates for more)"
 
 
 def _counted(amount: float, unit: str) -> str:
@@ -160,8 +160,8 @@ def disk_bytes(plan: Plan) -> tuple[int, int]:
     A checkpoint has the weights and Adam's two moments in float32, besides bfloat16 weights where one process has them.
     """
     total = unknown = 0
-    for each in plan.pending:
-        spec = each.planned.spec
+    for entry in plan.pending:
+        spec = entry.planned.spec
         if not spec.arm.trained:
             continue
         width = {"float32": 4, "bfloat16": 2}[spec.model.dtype]
@@ -279,7 +279,7 @@ def _tables() -> list[dict[str, Any]]:
 
 def _figures() -> list[dict[str, Any]]:
     loaded = [load_report(name) for name in names("reports", FIGURES)]
-    return [{"name": each.name, "title": each.title, "profile": each.profile} for each in loaded]
+    return [{"name": report.name, "title": report.title, "profile": report.profile} for report in loaded]
 
 
 def _table(*headings: str, title: str | None = None, right: Sequence[str] = ()) -> Table:
@@ -292,4 +292,4 @@ def _table(*headings: str, title: str | None = None, right: Sequence[str] = ()) 
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
-    return ", ".join(str(each) for each in value) if isinstance(value, list | tuple) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

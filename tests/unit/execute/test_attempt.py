@@ -30,7 +30,7 @@ def test_the_trial_is_opened_at_the_commits_recorded_and_is_told_the_nodes_hardw
     spec = compose_run("tepo", "nano", seed=1)
     spec = spec.model_copy(update={"data": DatasetData(kind="dataset", hub="some/problems")})
     found = entry(tmp_path, planned(spec))
-    monkeypatch.setattr(hub, "_TAKEN", {("data set", "some/problems", None, None): "c" * 40})
+    monkeypatch.setattr(hub, "_COMMITS", {("data set", "some/problems", None, None): "c" * 40})
     attempt = Attempt(trial_config(spec, found.folder))
     assert attempt.advance() == "went on"
     attempt.close()

@@ -40,7 +40,7 @@ def asked(monkeypatch, tmp_path):
     monkeypatch.setattr(HfApi, "dataset_info", answer)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "ready")
-    monkeypatch.setattr(hub, "_TAKEN", {})
+    monkeypatch.setattr(hub, "_COMMITS", {})
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     return names
 

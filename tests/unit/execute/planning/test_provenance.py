@@ -16,10 +16,10 @@ from tepo_lab.execute.planning.provenance import (
     command,
     data_identity,
     going_on,
+    is_other,
     model_identity,
     patch_file,
     provenance,
-    tells_other,
 )
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.records.history import RunHistory
@@ -193,9 +193,9 @@ def test_versions_count_where_both_tell_of_them():
     more = {"commit": "a", "versions": {"torch": "2.1", "ray": "2.4", "sympy": "1.13"}, "hardware": {"cpus": 2}}
     newer = {**then, "versions": {"torch": "2.2", "ray": "2.4"}}
     changed = {**then, "diff": "b"}
-    found = {name: tells_other(then, each, inputs=False) for name, each in (("same", then), ("more", more))}
+    found = {name: is_other(then, each, inputs=False) for name, each in (("same", then), ("more", more))}
     assert found == {"same": False, "more": False}
-    assert all(tells_other(then, each, inputs=False) for each in (newer, changed))
+    assert all(is_other(then, each, inputs=False) for each in (newer, changed))
 
 
 def told(model=None, **training):
@@ -217,10 +217,10 @@ def test_a_run_that_goes_on_keeps_the_commits_it_was_made_from():
 
 
 def test_another_commit_is_another_input_and_one_that_is_not_known_is_not():
-    assert tells_other(told({"commit": "a"}), told({"commit": "b"}), inputs=True)
-    assert not tells_other(told({"commit": "a"}), told({"commit": "b"}), inputs=False)
-    assert not tells_other(told(), told({"commit": "b"}), inputs=True)
-    assert tells_other(told(sha256={"a": "1"}), told(sha256={"a": "1", "b": "2"}), inputs=True)
+    assert is_other(told({"commit": "a"}), told({"commit": "b"}), inputs=True)
+    assert not is_other(told({"commit": "a"}), told({"commit": "b"}), inputs=False)
+    assert not is_other(told(), told({"commit": "b"}), inputs=True)
+    assert is_other(told(sha256={"a": "1"}), told(sha256={"a": "1", "b": "2"}), inputs=True)
 
 
 def test_files_too_large_to_be_read_are_known_by_samples_of_them(tmp_path, monkeypatch, spec):

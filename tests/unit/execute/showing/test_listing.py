@@ -33,13 +33,13 @@ def test_a_plan_of_many_runs_shows_the_seeds_of_an_arm_in_one_row(tmp_path, monk
 @pytest.mark.parametrize(
     ("cluster", "said"),
     [
-        ({"gpus": 64}, "on 64 GPUs and the 128 cores that their runs take (--cpus N reckons with fewer), as"),
+        ({"gpus": 64}, "on 64 GPUs and the 128 cores that their runs take (--cpus N estimates with fewer), as"),
         ({"gpus": 64, "cpus": 20}, "on 64 GPUs and 20 cores, as"),
-        ({}, "on the 16 cores and 8 GPUs that one run takes (--gpus N reckons for more), as"),
-        ({"cpus": 20}, "on 20 cores and the 8 GPUs that one run takes (--gpus N reckons for more), as"),
+        ({}, "on the 16 cores and 8 GPUs that one run takes (--gpus N estimates for more), as"),
+        ({"cpus": 20}, "on 20 cores and the 8 GPUs that one run takes (--gpus N estimates for more), as"),
     ],
 )
-def test_the_time_is_told_with_the_machines_it_is_reckoned_for(cluster, said, tmp_path, monkeypatch):
+def test_the_time_names_the_machines_it_is_estimated_for(cluster, said, tmp_path, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     plan = plan_of(tmp_path, "resources.cpus=16", "resources.gpus=8", "resources.learners=8")
     assert said in printed(plan, **cluster)
