@@ -15,7 +15,6 @@ pytestmark = pytest.mark.integration
     [
         (("run", "panel-e", "arms=[tepoo]"), "'tepoo'. Did you mean 'tepo'?"),
         (("status", "panel-f"), "'panel-f'. Did you mean 'panel-e'?"),
-        (("bundle", "table3", "--out", "x.zip"), ".tar.gz"),
         (("run", "panel-e", "rollout.engine=vllm"), "pip install -e '.[vllm]'"),
         (("run", "panel-e", "resources.cpus=1000"), "1000 CPUs"),
         (("run", "panel-e", "resources.gpus=1", "resources.device=cuda"), "GPUs"),
