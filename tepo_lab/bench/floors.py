@@ -1,4 +1,4 @@
-"""What a training step costs at least: the arithmetic and the memory traffic that no implementation can leave out."""
+"""Lower bounds of a training step: the arithmetic and the memory traffic that no implementation can avoid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from tepo_lab.train.step.collect import Group
 
-#: Forward passes that a gradient step amounts to in arithmetic: one forward, two for the backward.
+#: Forward passes that a gradient step equals in arithmetic: one forward, two for the backward.
 PASSES_OF_UPDATE = 3
 
 #: Bytes AdamW moves for each parameter: weight, gradient and two moments read, weight and two moments written, float32.
@@ -50,12 +50,12 @@ class Work:
         for group in groups:
             lengths = [len(response.token_ids) for response in group.responses]
             prompt = len(group.prompt_ids)
-            # Nothing follows from a response's last token: it is predicted, and never run.
-            ran = prompt + sum(length - 1 for length in lengths)
+            # A response's last token is predicted and never an input.
+            inputs = prompt + sum(length - 1 for length in lengths)
             attended = prompt * (prompt + 1) / 2 + sum(
                 (length - 1) * prompt + (length - 1) * length / 2 for length in lengths
             )
-            forward += 2 * self.body_weights * ran + 2 * self.head_weights * sum(lengths)
+            forward += 2 * self.body_weights * inputs + 2 * self.head_weights * sum(lengths)
             forward += 4 * self.layers * self.attention_width * attended
             self.cache_tokens += int(attended)
         self.decode_steps += max(len(response.token_ids) for group in groups for response in group.responses)

@@ -1,4 +1,4 @@
-"""Measures the training step: one unit of work through the trainer's own classes, beside what the machine could do."""
+"""Measures the training step: one unit of work through the trainer's own classes, and the machine's lower bound."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class InFileOrder(ListSource):
 
 
 class BareGrading(Grading):
-    """Grades the last box of each response, or the whole response where it has none; no other grader is asked."""
+    """Compares the last box of each response with the answer, or the whole response where it has no box."""
 
     def __init__(self, _: Grader) -> None:
         super().__init__(Grader("boxed", symbolic=False))
@@ -110,7 +110,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Adds what its block takes to the phase `name`; on a GPU the work given to it is waited for."""
+        """Adds the time of its block to the phase `name`, once the GPU has finished its work."""
         cpu, wall = time.process_time(), time.perf_counter()
         yield
         if self.device.type == "cuda":
@@ -120,7 +120,7 @@ class Clock:
 
     @contextmanager
     def aside(self, name: str) -> Iterator[None]:
-        """Takes what its block takes off the phase `name`, within which it runs."""
+        """Subtracts the time of its block from the phase `name`, within which it runs."""
         cpu, wall = time.process_time(), time.perf_counter()
         yield
         self.cpu[name] = self.cpu.get(name, 0.0) - (time.process_time() - cpu)
@@ -128,7 +128,7 @@ class Clock:
 
 
 class TimedEngine(DelegatingEngine):
-    """An engine whose sampling is a phase of its own on a clock, without what is done with responses meanwhile."""
+    """An engine whose sampling is the phase `rollout` of a clock, without the time that `finished` takes."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         super().__init__(engine)
@@ -137,18 +137,18 @@ class TimedEngine(DelegatingEngine):
     def generate(
         self, prompts: Prompts, *, samples: int, sampling: Sampling, finished: Finished = ignore_response
     ) -> list[list[Response]]:
-        def tell(prompt: int, sample: int, response: Response) -> None:
+        def on_finished(prompt: int, sample: int, response: Response) -> None:
             with self.clock.aside("rollout"):
                 finished(prompt, sample, response)
 
         with self.clock.phase("rollout"):
-            return self.engine.generate(prompts, samples=samples, sampling=sampling, finished=tell)
+            return self.engine.generate(prompts, samples=samples, sampling=sampling, finished=on_finished)
 
 
 def measure_step(bench: StepBench) -> dict[str, Any]:
-    """What a training step takes, as plain values (see `tepo-lab bench step --help`).
+    """Times and lower bounds of a training step, as plain values (see `tepo-lab bench step --help`).
 
-    Raises `ConfigError`, `DataError` or `ModelError` for what cannot be measured.
+    Raises `ConfigError`, `DataError` or `ModelError` for settings that cannot be measured.
     """
     spec = bench.spec()
     problems = open_source(spec.data)
@@ -190,7 +190,7 @@ def _run_steps(
 
 
 def _settings(bench: StepBench, model: torch.nn.Module, device: torch.device) -> dict[str, Any]:
-    """What was measured, and where."""
+    """The settings of the measurement, and the machine."""
     return {
         "tool": "tepo-lab",
         "arm": bench.arm,
@@ -209,7 +209,7 @@ def _settings(bench: StepBench, model: torch.nn.Module, device: torch.device) ->
 
 
 def _times(steps: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Seconds of the steps and what was made in them; the reward is the last step's."""
+    """Seconds and tokens of the steps; the reward is the last step's."""
     cpu, wall, tokens = ([each[name] for each in steps] for name in ("cpu", "wall", "tokens"))
     return {
         "cpu_s_per_step": fmean(cpu),
@@ -225,14 +225,14 @@ def _times(steps: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def _floors(steps: Sequence[dict[str, float]], work: Work, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """The useful work of a step, what it takes at this machine's best, and the memory."""
+    """The useful work of a step, its time at this machine's peak, and the memory."""
     on_gpu = device.type == "cuda"
-    # Taken first: the matrices that find the peaks are none of the step's.
+    # First: the matrices that measure the peaks are not part of the step.
     memory = _peak_memory(device)
     peak = peak_flops(device, dtype)
     flops = {phase: value / len(steps) for phase, value in work.flops.items()}
     floor = flop_floor(flops, peak)
-    found = {
+    floors = {
         "flops_per_step": sum(flops.values()),
         "peak_flops": peak,
         "floor_flops_s": sum(floor.values()),
@@ -242,8 +242,8 @@ def _floors(steps: Sequence[dict[str, float]], work: Work, dtype: torch.dtype, d
     }
     if on_gpu:
         bandwidth = peak_bandwidth(device)
-        found |= {"peak_bandwidth": bandwidth, "floor_bytes_s": byte_floor(work, len(steps), bandwidth)}
-    return found
+        floors |= {"peak_bandwidth": bandwidth, "floor_bytes_s": byte_floor(work, len(steps), bandwidth)}
+    return floors
 
 
 def _split(clock: Clock, metrics: dict[str, float]) -> dict[str, float]:

@@ -60,7 +60,7 @@ class NanoRecipe:
 
 @dataclass(frozen=True)
 class NanoProgress:
-    """Where a build stands, told every `check_every` batches: the phase, its batch of at most so many, the loss.
+    """Progress of a build, every `check_every` batches: the phase, its batch out of at most `batches`, the loss.
 
     `skill` is measured in the first phase.
     """
@@ -78,7 +78,7 @@ class NanoProgress:
 
 @dataclass(frozen=True)
 class NanoCard:
-    """What a build gave.
+    """The result of a build.
 
     Attributes:
         sha256: of model.safetensors.
@@ -104,13 +104,13 @@ class NanoCard:
 def build_nano(
     out_dir: Path, recipe: NanoRecipe, on_progress: Callable[[NanoProgress], None] | None = None
 ) -> NanoCard:
-    """Make the base from its recipe and write it as a checkpoint folder with its card and hash.
+    """Train the base by its recipe and write it as a checkpoint folder with its card and hash.
 
     The same recipe on the same kind of machine gives the same weights bit for bit; another processor may round
-    otherwise, which is why the package ships the checkpoint that its figures were measured with.
+    differently, which is why the package ships the checkpoint that its figures were measured with.
 
     Raises:
-        ModelError: the folder already holds something, or phase one ended below the recipe's skill.
+        ModelError: the folder is not empty, or phase one ended below the recipe's skill.
     """
     if out_dir.exists() and any(out_dir.iterdir()):
         raise ModelError(f"{out_dir} is not empty: name a new folder for the checkpoint")
@@ -146,7 +146,7 @@ def _learn_to_reason(
     problems: Sequence[Problem],
     on_progress: Callable[[NanoProgress], None] | None,
 ) -> tuple[int, float]:
-    """Phase one; the batches it took and the skill it reached."""
+    """Phase one. Returns the batches it took and the skill it reached."""
     skill = 0.0
 
     def skilled(progress: WarmStartProgress) -> bool:
@@ -177,13 +177,13 @@ def _learn_mixture(
 ) -> None:
     """Phase two."""
 
-    def tell(progress: WarmStartProgress) -> None:
+    def report(progress: WarmStartProgress) -> None:
         if on_progress is not None and progress.batch % recipe.check_every == 0:
             on_progress(NanoProgress("mixture", progress.batch, recipe.phase_two.batches, progress.loss))
 
     task = ChainTask(recipe.terms, seed=recipe.seed + 1)
     batches = demonstrations(task, recipe.style, recipe.seed + 1, recipe.batch_size)
-    warm_start(model, tokenizer, batches, recipe.phase_two, on_progress=tell)
+    warm_start(model, tokenizer, batches, recipe.phase_two, on_progress=report)
 
 
 def share_right(

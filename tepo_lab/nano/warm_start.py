@@ -70,10 +70,9 @@ def warm_start(
     """Train a model in place, on one thread, and return its last batch.
 
     Args:
-        batches: each a sequence of (prompt, response); at most `settings.batches` of them are read.
-        until: asked after each batch; training ends early when it answers yes. It may use the model, which is
-            in evaluation mode when asked.
-        on_progress: told of each batch.
+        batches: sequences of (prompt, response); at most `settings.batches` of them are read.
+        until: called after each batch, with the model in evaluation mode; training ends when it returns True.
+        on_progress: called after each batch.
 
     Raises:
         ModelError: there was no batch, a response was empty, or the loss is no longer finite.

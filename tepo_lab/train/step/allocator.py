@@ -1,4 +1,4 @@
-"""How this process's memory is given back to the system."""
+"""The C library's allocator: how much freed memory it keeps for the next tensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ M_MMAP_THRESHOLD, LARGEST = -3, 32 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep up to 256 MiB that tensors have freed for the next ones, where it is glibc.
+    """Let glibc keep up to 256 MiB of freed tensor memory for the next tensors; does nothing for another C library.
 
-    Left to itself it gives tensors of more than 128 KiB back to the system one by one, and every step has its pages
-    mapped and cleared anew: on small models a twentieth of a step's CPU time.
+    By default it returns tensors of more than 128 KiB to the system one by one, and every step maps and clears their
+    pages again: a twentieth of the CPU time of a small model's step.
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)

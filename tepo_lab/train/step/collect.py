@@ -1,4 +1,4 @@
-"""One step's experience: prompts, their sampled groups, rewards and advantages, and what was left out."""
+"""The first half of a training step: sample groups of responses, grade them, compute advantages, select groups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Experience:
 
 
 class Collector:
-    """Samples, grades and selects groups. Problems of `source` that stand in a benchmark of the suite are left out."""
+    """Samples, grades and selects groups. Problems of `source` that are in a benchmark of the suite are skipped."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Collector:
     def collect(self, step: int, position: int) -> Experience:
         """The experience of training step `step`, whose prompts begin at `position` of the data.
 
-        With `dynamic_sampling: drop`, groups all right or all wrong are left out; with `refill`, more prompts are
+        With `dynamic_sampling: drop`, groups all right or all wrong are dropped; with `refill`, more prompts are
         sampled until there are enough mixed groups; with `off`, all groups stay.
         Raises `DataError` when refilling does not find enough within `max_generation_batches`.
         """

@@ -25,15 +25,15 @@ def adamw(model: Any, trainer: Trainer) -> torch.optim.AdamW:
 
 
 def trained_weights(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """What the optimizer changes, in the order of the model's parameters; their gradients are the whole gradient."""
+    """The tensors that the optimizer updates, in the order of the model's parameters; the full gradient is theirs."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 class MasterAdamW(torch.optim.AdamW):
     """AdamW on float32 copies of a model's weights, to which each step sets the model's.
 
-    An update of 1e-6 is lost in a bfloat16 weight of 0.05, whose neighbours lie 2.4e-4 away. Gradients are added up in
-    float32 too: each backward pass hands them over to the copies.
+    An update of 1e-6 is lost in a bfloat16 weight of 0.05, whose neighbours are 2.4e-4 away. Gradients are summed in
+    float32 too: each backward pass adds them to those of the copies.
     """
 
     def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
@@ -41,7 +41,7 @@ class MasterAdamW(torch.optim.AdamW):
         self.masters: list[Tensor] = [torch.nn.Parameter(each.detach().float()) for each in self.computing]
         super().__init__(self.masters, **settings)
         for own, master in zip(self.computing, self.masters, strict=True):
-            own.register_post_accumulate_grad_hook(partial(_hand_over, master))
+            own.register_post_accumulate_grad_hook(partial(_add_gradient, master))
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         super().step(closure)
@@ -52,7 +52,7 @@ class MasterAdamW(torch.optim.AdamW):
         return super().state_dict() | {"masters": [each.detach() for each in self.masters]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What `state_dict` gave; without `masters` the copies stay the model's weights."""
+        """Restore a `state_dict`; without `masters` the copies stay the model's weights."""
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "masters"})
         with torch.no_grad():
             torch._foreach_copy_(self.masters, state_dict.get("masters", self.masters))
@@ -64,7 +64,7 @@ class MasterAdamW(torch.optim.AdamW):
         torch._foreach_copy_(self.computing, self.masters)
 
 
-def _hand_over(master: Tensor, own: Tensor) -> None:
+def _add_gradient(master: Tensor, own: Tensor) -> None:
     assert own.grad is not None
     gradient = own.grad.float()
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)

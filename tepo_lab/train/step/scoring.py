@@ -15,7 +15,7 @@ from tepo_lab.rollout.attention import open_attention
 from tepo_lab.train.step import shared_prompts
 from tepo_lab.train.step.shared_prompts import AttentionLayout
 
-#: Logits held at once, in elements: 2 GiB in float32. More tokens are scored in chunks and, for the gradient, again.
+#: Logits in memory at once, in elements: 2 GiB in float32. More tokens are scored in chunks, recomputed in backward.
 MAX_LOGITS = 2**29
 
 
@@ -25,7 +25,7 @@ class Sequences:
 
     input_ids (B, L) or (1, L); response_mask (B, T) bool; `predicting` (N,) flat positions in the ids whose hidden
     states predict the N response tokens, row by row; targets (N,) those tokens; places (N,) theirs in (B, T), flat.
-    Of a packed row, position_ids (1, L) and the layout in which its tokens attend to each other.
+    A packed row also has position_ids (1, L) and the layout in which its tokens attend to each other.
     """
 
     input_ids: Tensor
@@ -111,9 +111,9 @@ class Scorer:
     """Scores response tokens with `model`, at the temperature they were sampled with.
 
     The head runs on response positions only, where the model's logits are its output embedding applied to the last
-    hidden state (checked once on a probe); for a model that does more (scaled or capped logits) all logits are taken.
-    Neighbours with the same prompt share one run of it where a second probe shows that the model's attention can be
-    told so (`shares_prompts`).
+    hidden state (checked once on a probe); for a model that does more (scaled or capped logits) the model computes
+    all logits. Neighbours with the same prompt share one pass over it where a second probe shows that the model's
+    attention supports it (`shares_prompts`).
     """
 
     def __init__(self, model: Any, *, temperature: float) -> None:
@@ -125,9 +125,9 @@ class Scorer:
         self.shares_prompts = self._can_share_prompts()
 
     def pack(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad_id: int) -> Sequences:
-        """Prompts and responses (lists of token ids, B of each) laid out as this model is scored best, on its device.
+        """Prompts and responses (lists of token ids, B of each) in the most efficient layout, on the model's device.
 
-        Scores differ between layouts by rounding, so what is compared must be laid out alike.
+        Scores differ between layouts by rounding, so scores that are compared must have the same layout.
         """
         packed = pack_sharing(prompts, responses) if self.shares_prompts else pack(prompts, responses, pad_id)
         return packed.to(self.model.device)
@@ -140,7 +140,7 @@ class Scorer:
             states, head = self.model(**_inputs(sequences)).logits, torch.nn.Identity()
         else:
             states, head = self.trunk(**_inputs(sequences)).last_hidden_state, self.head
-        # As a look-up: an index's gradient is slow on a CPU, and that of index_select is not repeatable on a GPU.
+        # As an embedding: the gradient of indexing is slow on a CPU, and that of index_select not repeatable on a GPU.
         states, targets = embedding(sequences.predicting, states.flatten(0, 1)), sequences.targets
         vocabulary = self.model.config.get_text_config().vocab_size
         chunk = max(1, MAX_LOGITS // vocabulary)
@@ -197,14 +197,14 @@ class Scorer:
 
 
 def _inputs(sequences: Sequences) -> dict[str, Any]:
-    """What a model is called with."""
+    """The keyword arguments of a forward pass."""
     inputs = {"input_ids": sequences.input_ids, "use_cache": False}
     if sequences.layout is None:
         return inputs
-    # A mask of four dimensions is taken as it is: without it transformers would make one of L x L, which nobody reads.
-    unread = sequences.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool)
+    # A four-dimensional mask is passed through; without one transformers would allocate an unused one of L x L.
+    unused = sequences.input_ids.new_ones(1, 1, 1, 1, dtype=torch.bool)
     return inputs | {
         "position_ids": sequences.position_ids,
-        "attention_mask": unread,
+        "attention_mask": unused,
         "attend": sequences.layout.attend,
     }

@@ -1,4 +1,4 @@
-"""Stop rules: a run whose metric stays beyond a limit is over, and that is a result."""
+"""Stop rules: a run whose metric stays beyond a limit has collapsed, which is a result."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": ope
 def broken_rule(rules: Sequence[StopRule], metrics: Sequence[Mapping[str, Any]]) -> StopRule | None:
     """The first rule whose condition held in each of the last `rule.steps` step metrics, or None.
 
-    Args: `metrics`, one mapping a step in order; a value of None was not finite. A metric that a step does not have
-    (no group was left to learn from, say) says nothing, and the condition does not hold there.
+    Args: `metrics`, one mapping a step in order; a value of None was not finite. Where a step has no such metric
+    (it had no group to learn from, for example), the condition does not hold.
     """
     for rule in rules:
         recent = metrics[-rule.steps :]

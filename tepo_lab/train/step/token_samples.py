@@ -1,4 +1,4 @@
-"""A few of a step's responses with their values token by token, for whoever wants to look at single tokens."""
+"""A few of a step's responses with the values of each of their tokens, recorded for inspection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tepo_lab.train.step.collect import Group
 from tepo_lab.train.step.learner import Learner
 from tepo_lab.train.step.scoring import Sequences, TokenScores, pack
 
-#: Groups of a step that are looked at, and right and wrong responses of each.
+#: Groups of a step that are recorded, and right and wrong responses of each.
 GROUPS = 4
 RESPONSES = 2
 
@@ -38,20 +38,20 @@ class _Chosen:
 class TokenSample:
     """Responses scored when made, before a step's updates, and again by `values`, after them.
 
-    Both scorings are apart from the training: in evaluation mode, without gradient and without a random draw.
+    Neither scoring affects the training: evaluation mode, no gradient, no random draw.
     """
 
     def __init__(self, learner: Learner, groups: Sequence[Group]) -> None:
         self.learner = learner
-        # Right and wrong stand side by side in a mixed group alone.
+        # Only a mixed group has both right and wrong responses.
         ordered = sorted(groups, key=lambda group: not group.is_mixed)
-        self._chosen = [self._scored(group) for group in ordered[:GROUPS]]
+        self._chosen = [self._choose(group) for group in ordered[:GROUPS]]
 
     def values(self, tokenizer: Any) -> list[dict[str, Any]]:
         """The groups as plain values, in the form of tokens/step-*.json (`tepo_lab.records.files`)."""
         return [self._group(each, tokenizer) for each in self._chosen]
 
-    def _scored(self, group: Group) -> _Chosen:
+    def _choose(self, group: Group) -> _Chosen:
         right = [number for number, reward in enumerate(group.rewards) if reward > 0]
         wrong = [number for number, reward in enumerate(group.rewards) if reward <= 0]
         chosen = sorted([*right[:RESPONSES], *wrong[:RESPONSES]])
@@ -102,7 +102,7 @@ class TokenSample:
         """The objective's importance weight, and where it has one its penalty's mask, of the chosen responses."""
         mask = chosen.sequences.response_mask.to(after.log_probs.device)
         advantages = torch.tensor([chosen.group.advantages[number] for number in chosen.responses], device=mask.device)
-        found = self.learner.policy_loss(
+        tokens = self.learner.policy_loss(
             log_probs=after.log_probs,
             old_log_probs=chosen.before.log_probs,
             advantages=advantages,
@@ -111,14 +111,15 @@ class TokenSample:
             old_entropy=chosen.before.entropy,
             logits=after.logits,
             old_logits=chosen.before.logits,
-            # A generator of its own: an objective that draws must not take from the training's.
+            # A separate generator: an objective that draws must not advance the training's.
             generator=torch.Generator().manual_seed(0),
         ).tokens
-        return {"weight": found["ratio"]} | ({"mask": found["penalty_mask"].int()} if "penalty_mask" in found else {})
+        mask_values = {"mask": tokens["penalty_mask"].int()} if "penalty_mask" in tokens else {}
+        return {"weight": tokens["ratio"]} | mask_values
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """What each token adds to the text. A character of several tokens stands with the last of them."""
+    """The text that each token adds. A character of several tokens is given with the last of them."""
     texts: list[str] = []
     begin = shown = 0
     for end in range(1, len(ids) + 1):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tepo_lab.tasks.answers import plainly_equal
 from tepo_lab.tasks.grading import grade_all
 from tests.bench.grading import KINDS, exact_pairs, symbolic_pairs
 
 
+@pytest.mark.integration
 def test_half_of_each_kinds_pairs_are_the_same_in_another_form_and_mathematics_finds_out_which():
     pairs = symbolic_pairs(2 * len(KINDS))
     assert len({gold for gold, _, _ in pairs}) == len(pairs)

@@ -27,6 +27,7 @@ def prompts(tmp_path):
     return path
 
 
+@pytest.mark.integration
 def test_a_step_is_measured_in_its_phases(prompts):
     bench = StepBench(NANO, prompts, arm="tepo", prompts_per_step=4, group=2, updates=2, max_new=6, steps=2, warmup=1)
     found = measure_step(bench)

@@ -63,12 +63,14 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         build_nano(tmp_path, SHORT)
 
 
+@pytest.mark.integration
 def test_a_skill_that_is_not_reached_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="after 4 batches the skill is"):
         build_nano(tmp_path / "out", replace(SHORT, skill=0.9))
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.integration
 def test_the_shipped_base_can_reason_but_seldom_does() -> None:
     with as_file(files("tepo_lab") / "assets" / "nano") as folder:
         model = AutoModelForCausalLM.from_pretrained(folder)

@@ -178,6 +178,7 @@ def test_groups_that_are_learned_from(small_run, override, updates, kept, trunca
     assert metrics["rollout/truncated_share"] >= truncated
 
 
+@pytest.mark.integration
 def test_the_sampler_rests_before_the_update_and_takes_the_new_weights_after(small_run, monkeypatch):
     run = Trial(*small_run("tepo", "trainer.steps=1", "trainer.evaluate_at=[1]"))
     order = []
@@ -195,6 +196,7 @@ def test_the_sampler_rests_before_the_update_and_takes_the_new_weights_after(sma
     assert called == ["generate", "rest", "learn", "sync_weights", "generate"]
 
 
+@pytest.mark.integration
 def test_each_start_is_recorded_with_the_hardware_where_it_is_given(small_run):
     spec, folder = small_run("tepo", "trainer.steps=2")
     Trial(spec, folder, hardware={"cpus": 2, "gpus": ["one"]}).close()
@@ -223,6 +225,7 @@ def test_results_are_not_deleted_to_resume_earlier(small_run):
         assert files(folder) == before
 
 
+@pytest.mark.integration
 def test_damaged_checkpoints_of_later_steps_are_removed_on_resume(small_run):
     spec, folder = small_run("tepo", "trainer.steps=6", "trainer.checkpoint_every=1", "trainer.keep_checkpoints=1")
     for step in range(1, 6):

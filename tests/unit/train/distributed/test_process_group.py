@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import RunHistory
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.engine import Response, Sampling
 from tepo_lab.schema.problem import Problem
@@ -217,6 +218,7 @@ def compared(tmp_path_factory):
     return torch.load(path)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_make_the_updates_of_one(case, compared):
     shared, alone, weights, expected = compared[case]
@@ -227,12 +229,14 @@ def test_two_processes_make_the_updates_of_one(case, compared):
     assert max(float((weights[name] - expected[name]).abs().max()) for name in expected) < 1e-5
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("way", ["two ranks", "one rank"])
 def test_an_optimizer_that_has_made_no_update_is_taken_over_as_new(way, compared):
     found, new = compared["untouched"][way], compared["untouched"]["new"]
     assert all(torch.equal(found[name], value) for name, value in new.items())
 
 
+@pytest.mark.integration
 def test_float32_weights_and_moments_of_a_bfloat16_model_go_to_one_process_and_back(compared):
     before, of_one, again = compared["to one and back"]
     assert any(not torch.equal(state[0], rounded(state[0]).float()) for state in before)
@@ -242,6 +246,7 @@ def test_float32_weights_and_moments_of_a_bfloat16_model_go_to_one_process_and_b
             assert all(torch.equal(*pair) for pair in zip(state, values, strict=True))
 
 
+@pytest.mark.integration
 def test_a_replica_tells_whether_it_has_the_trainers_weights(compared):
     fresh, stale, synced = compared["replica"]
     assert max(fresh, synced) < 1e-5
@@ -261,6 +266,7 @@ def carry_out(spec, folder, process_group):
         trial.advance()
 
 
+@pytest.mark.integration
 def test_a_run_goes_on_with_another_number_of_processes(small_run, tmp_path):
     every = "trainer.checkpoint_every=1"
     made = [small_run("tepo", f"trainer.steps={steps}", every) for steps in (1, 2, 3)]
@@ -275,11 +281,11 @@ def test_a_run_goes_on_with_another_number_of_processes(small_run, tmp_path):
             assert step[name] == pytest.approx(reference[name], rel=1e-3, abs=1e-5)
     # One process samples with the model itself; the copy that several have is compared with it.
     has_copy = [True, False, True]
-    evaluated = [event for event in folder.events() if event["event"] == "evaluated"]
+    evaluated = list(RunHistory.read(folder).evaluations.values())
     assert ["rollout/sampler_mismatch_max" in step for step in folder.metrics()] == has_copy
-    assert ["sampler_mismatch" in event for event in evaluated] == has_copy
+    assert [evaluation.checks_sampler for evaluation in evaluated] == has_copy
     assert max(step.get("rollout/sampler_mismatch_max", 0) for step in folder.metrics()) < 1e-3
-    assert max(event.get("sampler_mismatch", 0) for event in evaluated) < 1e-4
+    assert max(evaluation.sampler_mismatch or 0 for evaluation in evaluated) < 1e-4
     ours, theirs = (load_file(each.checkpoint(3) / "model" / "model.safetensors") for each in (folder, alone))
     assert ours.keys() == theirs.keys()
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5

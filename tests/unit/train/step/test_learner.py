@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import yaml
 
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.engine import Response
@@ -41,12 +40,17 @@ def after_learning(*overrides, arm="tepo", steps=1):
     ],
     ids=["tepo", "gspo", "clip_cov", "steer", "kl_cov"],
 )
+@pytest.mark.integration
 def test_micro_batches_change_nothing_beyond_rounding(overrides):
     whole, whole_metrics = after_learning(*overrides)
     split, split_metrics = after_learning(*overrides, "trainer.micro_batch_tokens=400")
     assert split_metrics["actor/grad_norm"] == pytest.approx(whole_metrics["actor/grad_norm"], rel=1e-4)
     assert split_metrics["actor/pg_loss"] == pytest.approx(whole_metrics["actor/pg_loss"], rel=1e-3, abs=1e-6)
     assert torch.allclose(whole, split, atol=2e-5)
+
+
+#: Arms and micro-batch tokens: a loss of each token, of the whole mini-batch, and one with the entropy's gradient.
+LAYOUT_CASES = [("grpo_dapo", None), ("tepo", None), ("clip_cov", 400), ("kl_cov", 400), ("max_entropy", 400)]
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +61,16 @@ def groups():
     return Collector(spec, engine, loaded.tokenizer, open_source(spec.data)).collect(1, 0).groups
 
 
-@pytest.mark.parametrize("micro_batch_tokens", ["null", "400"])
-@pytest.mark.parametrize("arm", ["grpo_dapo", "tepo", "clip_cov", "kl_cov", "entropy_term", "max_entropy"])
+@pytest.mark.parametrize(
+    ("arm", "micro_batch_tokens"),
+    [("tepo", 400), *(pytest.param(*case, marks=pytest.mark.integration) for case in LAYOUT_CASES)],
+)
 def test_losses_and_gradients_equal_those_of_padded_rows(arm, micro_batch_tokens, groups):
     """Padded rows are transformers' plain forward pass. The weights have moved since the old scores were taken."""
     found = {}
     for shares in (True, False):
         spec = compose_run(arm, "nano", ("trainer.prompts_per_step=16", "trainer.mini_batch_prompts=16"), seed=1)
-        trainer = spec.trainer.model_copy(update={"micro_batch_tokens": yaml.safe_load(micro_batch_tokens)})
+        trainer = spec.trainer.model_copy(update={"micro_batch_tokens": micro_batch_tokens})
         loaded = load_nano()
         learner = Learner(spec.model_copy(update={"trainer": trainer}), loaded)
         assert learner.scorer.shares_prompts
@@ -72,7 +78,7 @@ def test_losses_and_gradients_equal_those_of_padded_rows(arm, micro_batch_tokens
         (mini_batch,) = make_mini_batches(groups, trainer, learner.scorer, learner.pad_id, SINGLE_PROCESS)
         with torch.no_grad():
             mini_batch = mini_batch.with_old_scores(learner._score)
-        assert (len(mini_batch.micro_batches) == 1) == (micro_batch_tokens == "null")
+        assert (len(mini_batch.micro_batches) == 1) == (micro_batch_tokens is None)
         moved = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for each in loaded.model.parameters():
@@ -121,6 +127,7 @@ def test_a_model_that_comes_with_dropout_learns_without(checkpointing, tmp_path)
     assert loaded.model.training
 
 
+@pytest.mark.integration
 def test_no_gradient_is_kept_after_an_update(groups):
     spec = compose_run("tepo", "nano", ("trainer.gradient_ratio_every=1",), seed=1)
     loaded = load_nano()
@@ -129,12 +136,14 @@ def test_no_gradient_is_kept_after_an_update(groups):
     assert all(each.grad is None for each in [*loaded.model.parameters(), *learner.weights])
 
 
+@pytest.mark.integration
 def test_later_mini_batches_move_away_from_the_rollout_policy():
     _, metrics = after_learning("trainer.mini_batch_prompts=2")
     assert metrics["ratio/min"] < 1 < metrics["ratio/max"]
     assert metrics["mask/share"] > 0
 
 
+@pytest.mark.integration
 def test_learning_raises_the_probability_of_right_answers():
     spec = compose_run("grpo_dapo", "nano", ("trainer.prompts_per_step=16", "trainer.mini_batch_prompts=4"), seed=1)
     loaded = load_nano()
@@ -166,11 +175,13 @@ def test_warm_up_rises_linearly_to_the_learning_rate():
     assert [learner._set_learning_rate(step) for step in (1, 2, 4, 9)] == pytest.approx([2.5e-4, 5e-4, 1e-3, 1e-3])
 
 
+@pytest.mark.integration
 def test_epochs_go_over_the_same_mini_batches_again():
     _, metrics = after_learning("trainer.epochs=2")
     assert metrics["actor/updates"] == 8
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("where", ["all", "top_covariance"])
 def test_the_gradient_ratio_is_measured_when_asked_and_changes_no_number(where):
     overrides = (f"objective.penalty.where={where}", "trainer.micro_batch_tokens=400", "objective.penalty.coef=0.5")
@@ -184,6 +195,7 @@ def test_the_gradient_ratio_is_measured_when_asked_and_changes_no_number(where):
     }
 
 
+@pytest.mark.integration
 def test_the_gradient_ratio_grows_with_the_coefficient():
     ratios = []
     for coef in (0.1, 0.2):

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from tepo_lab.records.events import Suspect
+from tepo_lab.records.history import RunHistory
 from tepo_lab.rollout.engine import Sampling
 from tepo_lab.rollout.transformers_engine import TransformersEngine
 from tepo_lab.train import trial as module
@@ -54,25 +56,27 @@ class Copy(TransformersEngine):
 
 
 def evaluations(folder):
-    return [event["sampler_mismatch"] for event in folder.events() if event["event"] == "evaluated"]
+    return [evaluation.sampler_mismatch for evaluation in RunHistory.read(folder).evaluations.values()]
 
 
 def suspicions(folder):
-    return [event for event in folder.events() if event["event"] == "suspect"]
+    return [event for event in RunHistory.read(folder).events if isinstance(event, Suspect)]
 
 
+@pytest.mark.integration
 def test_a_strayed_sampler_is_recorded_once_with_the_numbers(small_run, sampler):
     sampler(-1000.0)
     spec, folder = small_run("tepo_no_kl", "trainer.steps=2", "trainer.dynamic_sampling='off'")
     assert run_trial(spec, folder).phase == "complete"
     (event,) = suspicions(folder)
     means = [step["rollout/sampler_mismatch_mean"] for step in folder.metrics()]
-    assert event["step"] == 1
+    assert event.step == 1
     assert 950 < means[0] < 1000
-    assert event["why"].startswith(f"the sampler's log-probabilities are {means[0]:.3g} nats from the trainer's")
-    assert event["why"].endswith("rollout.max_sampler_mismatch (0.001)")
+    assert event.why.startswith(f"the sampler's log-probabilities are {means[0]:.3g} nats from the trainer's")
+    assert event.why.endswith("rollout.max_sampler_mismatch (0.001)")
 
 
+@pytest.mark.integration
 def test_within_the_limit_nothing_is_said(small_run, sampler):
     sampler(-1.0)
     given = ("trainer.steps=1", "trainer.dynamic_sampling='off'", "rollout.max_sampler_mismatch=50")
@@ -82,15 +86,17 @@ def test_within_the_limit_nothing_is_said(small_run, sampler):
     assert suspicions(folder) == []
 
 
+@pytest.mark.integration
 def test_log_probabilities_that_are_no_numbers_are_suspect(small_run, sampler):
     sampler(-math.inf)
     spec, folder = small_run("tepo_no_kl", "trainer.steps=1", "trainer.dynamic_sampling='off'")
     run_trial(spec, folder)
-    assert "not finite" in suspicions(folder)[0]["why"]
+    assert "not finite" in suspicions(folder)[0].why
     assert folder.metrics()[0]["rollout/sampler_mismatch_mean"] is None
     assert evaluations(folder) == [None]
 
 
+@pytest.mark.integration
 def test_an_untrained_models_evaluation_is_checked(small_run, sampler):
     sampler(-1000.0)
     spec, folder = small_run("base")
@@ -98,10 +104,11 @@ def test_an_untrained_models_evaluation_is_checked(small_run, sampler):
     (mean,) = evaluations(folder)
     (event,) = suspicions(folder)
     assert 900 < mean < 1000
-    assert event["step"] == 0
-    assert f"are {mean:.3g} nats from the trainer's" in event["why"]
+    assert event.step == 0
+    assert f"are {mean:.3g} nats from the trainer's" in event.why
 
 
+@pytest.mark.integration
 def test_a_sync_that_only_the_evaluation_can_see_is_checked(small_run, monkeypatch):
     """The weights after the last step are sampled by the evaluation alone."""
 
@@ -115,17 +122,18 @@ def test_a_sync_that_only_the_evaluation_can_see_is_checked(small_run, monkeypat
         spec, folder = small_run("tepo_no_kl", *given, seed=1 + syncs)
         run_trial(spec, folder)
         assert folder.metrics()[0]["rollout/sampler_mismatch_mean"] < 1e-4
-        found[syncs] = evaluations(folder)[0], [event["step"] for event in suspicions(folder)]
+        found[syncs] = evaluations(folder)[0], [event.step for event in suspicions(folder)]
     assert found[True][0] < 1e-4
     assert found[False][0] > 0.05
     assert (found[True][1], found[False][1]) == ([], [1])
 
 
+@pytest.mark.integration
 def test_a_sampler_that_is_the_trainers_model_is_not_checked(small_run):
     spec, folder = small_run("base")
     run_trial(spec, folder)
-    (event,) = [event for event in folder.events() if event["event"] == "evaluated"]
-    assert "sampler_mismatch" not in event
+    (evaluation,) = RunHistory.read(folder).evaluations.values()
+    assert not evaluation.checks_sampler
 
 
 def test_of_each_call_the_first_responses_are_compared_at_its_temperature(nano):

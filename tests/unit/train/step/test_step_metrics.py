@@ -48,6 +48,7 @@ def recorded(small_run, monkeypatch, tmp_path):
     return make
 
 
+@pytest.mark.integration
 def test_the_names_are_those_that_steps_record(recorded):
     found = {arm: recorded(arm) for arm in ARMS}
     assert set().union(*found.values()) == STEP_METRICS.keys()

@@ -20,7 +20,7 @@ def all_responses(folder, step):
     return [response for group in read(folder, step)["groups"] for response in group["responses"]]
 
 
-def science(folder):
+def metrics_without_times(folder):
     return [
         {k: v for k, v in line.items() if not k.startswith("seconds/") and k != "time"} for line in folder.metrics()
     ]
@@ -39,6 +39,7 @@ def run(small_run, finished):
     return spec, folder
 
 
+@pytest.mark.integration
 def test_the_last_step_leaves_a_few_mixed_groups_with_right_and_wrong_responses(run):
     _, folder = run
     assert folder.token_steps() == [2]
@@ -55,6 +56,7 @@ def test_the_last_step_leaves_a_few_mixed_groups_with_right_and_wrong_responses(
         assert (response["advantage"] > 0) == (response["reward"] > 0)
 
 
+@pytest.mark.integration
 def test_values_of_a_token_agree_with_each_other(run):
     for response in all_responses(run[1], 2):
         for old, new, ratio in zip(response["old_log_prob"], response["log_prob"], response["ratio"], strict=True):
@@ -66,6 +68,7 @@ def test_values_of_a_token_agree_with_each_other(run):
         assert response["mask"] == expected
 
 
+@pytest.mark.integration
 def test_old_log_probs_are_the_policys_before_the_updates_and_new_ones_after(small_run):
     spec, folder = small_run("tepo", "trainer.steps=1")
     trial = Trial(spec, folder)
@@ -87,6 +90,7 @@ def test_old_log_probs_are_the_policys_before_the_updates_and_new_ones_after(sma
     assert own["log_prob"] == pytest.approx(new.tolist(), abs=2e-5)
 
 
+@pytest.mark.integration
 def test_looking_at_tokens_changes_no_number_of_the_training(small_run, tmp_path):
     # Clip-Cov draws at random in its loss, so that a draw too many would show.
     spec, looked = small_run("clip_cov", "trainer.steps=2", "trainer.tokens_every=1", home=tmp_path / "looked")
@@ -96,11 +100,12 @@ def test_looking_at_tokens_changes_no_number_of_the_training(small_run, tmp_path
     assert looked.name == plain.name
     assert looked.token_steps() == [1, 2]
     assert plain.token_steps() == [2]
-    assert science(looked) == science(plain)
+    assert metrics_without_times(looked) == metrics_without_times(plain)
     assert looked.tokens(2).read_bytes() == plain.tokens(2).read_bytes()
     assert "mask" not in all_responses(plain, 2)[0]
 
 
+@pytest.mark.integration
 def test_a_run_that_dies_leaves_the_same_token_files(small_run, tmp_path):
     options = ("trainer.steps=4", "trainer.tokens_every=1")
     spec, whole = small_run("tepo", *options, home=tmp_path / "whole")
@@ -120,6 +125,7 @@ def test_a_run_that_dies_leaves_the_same_token_files(small_run, tmp_path):
     ]
 
 
+@pytest.mark.integration
 def test_a_step_without_any_mixed_group_leaves_an_empty_file(small_run):
     spec, folder = small_run("grpo_dapo", "trainer.steps=1", "rollout.max_new_tokens=1")
     run_trial(spec, folder)
