@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from tepo_lab.errors import TepoLabError
 from tepo_lab.objectives import PolicyLoss, average_metrics, group_advantages
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.engine import Sampling
@@ -157,10 +158,8 @@ def train_step(
             optimizer.step()
             updates.append((out.metrics | {"actor/grad_norm": float(norm)}, out.token_count))
 
-    lengths = [len(response) for group in groups.responses for response in group]
     return average_metrics(updates) | {
         "reward/mean": groups.rewards.mean().item(),
-        "rollout/response_tokens_mean": sum(lengths) / len(lengths),
         "rollout/kept_groups": float(len(mixed)),
         "actor/updates": float(len(updates)),
     }
@@ -181,7 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
 
     # An arm is data: one choice on each axis of an objective. With the profile `nano` it is a run, value by value.
-    spec = compose_run(args.arm, "nano", args.overrides, seed=args.seed)
+    try:
+        spec = compose_run(args.arm, "nano", args.overrides, seed=args.seed)
+    except TepoLabError as error:
+        parser.error(str(error))
     torch.set_num_threads(spec.resources.threads)
     logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(spec.model.folder)
