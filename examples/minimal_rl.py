@@ -160,7 +160,6 @@ def train_step(
 
     return average_metrics(updates) | {
         "reward/mean": groups.rewards.mean().item(),
-        "rollout/kept_groups": float(len(mixed)),
         "actor/updates": float(len(updates)),
     }
 
