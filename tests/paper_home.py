@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +28,7 @@ def paper_run(
     spec = run.spec.model_dump(mode="json")
     values = {"id": run.run_id, "family": run.family, "name": run.folder, "spec": spec, "provenance": provenance}
     write_json(folder.run_file, values)
-    for event in ({"event": "started", "step": 0}, {"event": "complete", "step": max(steps)}):
-        append_line(folder.events_file, {"time": 1.7e9, **event})
+    append_line(folder.events_file, {"time": 1.7e9, "event": "started", "step": 0})
     for step in range(1, max(steps) + 1):
         values = {"reward/mean": step / 200, "rollout/tokens": 1000.0, "seconds/step": 350.0}
         append_line(folder.metrics_file, {"step": step, **values})
@@ -36,7 +36,19 @@ def paper_run(
         folder.generations(step).parent.mkdir(exist_ok=True)
         columns = generations(run.spec.suite, percents, seed=[seed, step])
         parquet.write_table(pa.table(columns), folder.generations(step))
+        append_line(folder.events_file, evaluated(step, columns))
+    append_line(folder.events_file, {"time": 1.7e9, "event": "complete", "step": max(steps)})
     return folder
+
+
+def evaluated(step: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The event of an evaluation with these columns of generations."""
+    benchmarks, correct = np.asarray(columns["benchmark"]), np.asarray(columns["correct"])
+    tallies = {
+        name: {"correct": int(correct[benchmarks == name].sum()), "graded": int((benchmarks == name).sum())}
+        for name in dict.fromkeys(benchmarks.tolist())
+    }
+    return {"time": 1.7e9, "event": "evaluated", "step": step, "benchmarks": tallies}
 
 
 def generations(suite: Suite, percents: dict[str, float], seed: list[int]) -> dict[str, np.ndarray]:

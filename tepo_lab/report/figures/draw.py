@@ -244,8 +244,8 @@ def forest(table: Table, *, name: str, title: str) -> Drawn:
             axes.plot([one.difference], [place], marker=marker, color=colour, markersize=7)
             verdict = one.verdict.partition(" (")[0] + (f", {SUSPECT}" if one.suspect else "")
             shown_p = "" if one.p_holm is None else f", p {'' if one.p_holm < 0.001 else '= '}{p_value(one.p_holm)}"
-            said = f"{verdict} ({seed_count(len(one.seeds))}{shown_p})"
-            axes.text(1.01, place, said, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5)
+            text = f"{verdict} ({seed_count(len(one.seeds))}{shown_p})"
+            axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5)
         names = [f"{comparison_name(one, table)}\nagainst {one.parent_label}" for one in drawn]
         axes.set_yticks(places, names, fontsize=7.5)
         axes.set_ylim(-0.7, len(drawn) - 0.3)

@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.records.files import write_whole
+from tepo_lab.records.files import write_atomically
 
-#: Okabe and Ito's colours, told apart by readers with any kind of colour blindness; without their yellow, which is
+#: Okabe and Ito's colours, distinct for readers with any kind of colour blindness; without their yellow, which is
 #: hard to see as a line on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#999999"
 
-#: Arms differ by these as well, for readers without colour. Both repeat; together they tell 56 arms apart.
+#: Arms differ by these as well, for readers without colour. Both repeat; together they distinguish 56 arms.
 MARKERS = "osD^vPX*"
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -100,9 +100,9 @@ def check_suffix(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure in the format that the path's ending names, whole or not at all."""
+    """Write the figure in the format that the path's ending names, atomically."""
     check_suffix(path)
-    write_whole(path, _bytes(figure, path.suffix.lower().removeprefix(".")))
+    write_atomically(path, _bytes(figure, path.suffix.lower().removeprefix(".")))
 
 
 def svg_fragment(drawn: Drawn, prefix: str) -> str:

@@ -15,6 +15,9 @@ from tepo_lab.report.figures.series import ArmRuns, SeedRun
 #: Tokens that one page holds at most; each has seven values, some fifty bytes in all.
 PAGE_TOKENS = 300_000
 
+#: A token file's step and content, the groups that are shown of it, and how many are not.
+TokenFile = tuple[int, bytes, list[dict[str, Any]], int]
+
 
 def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
     """The runs with token files, each with its steps and their groups, and how many groups were left out.
@@ -22,36 +25,32 @@ def token_data(arms: Sequence[ArmRuns]) -> tuple[list[dict[str, Any]], int]:
     Runs share `PAGE_TOKENS` evenly; of a run's steps the last ones are kept first. A damaged file is left out and named
     on standard error.
     """
-    held = _held(arms)
     runs, left_out = [], 0
-    for label, run in held.values():
-        steps: list[dict[str, Any]] = []
-        for step, _, kept, more in _groups(run.folder, PAGE_TOKENS // len(held)):
-            left_out += more
-            if kept or not more:
-                steps.insert(0, {"step": step, "groups": kept})
+    for label, run, files in _shown(arms):
+        left_out += sum(more for *_, more in files)
+        steps = [{"step": step, "groups": groups} for step, _, groups, more in reversed(files) if groups or not more]
         if steps:
             runs.append({"label": f"{label}, seed {run.seed}", "run": run.folder.name, "steps": steps})
     return runs, left_out
 
 
 def shown_files(arms: Iterable[ArmRuns]) -> Iterator[tuple[Path, bytes]]:
-    """The token files of which a page of these runs shows anything (`token_data`), each with what it holds."""
-    held = _held(arms)
-    for _, run in held.values():
-        for step, content, kept, more in _groups(run.folder, PAGE_TOKENS // len(held)):
-            if kept or not more:
+    """The token files of which a page of these runs shows anything (`token_data`), each with its content."""
+    for _, run, files in _shown(arms):
+        for step, content, groups, more in files:
+            if groups or not more:
                 yield run.folder.tokens(step), content
 
 
-def _held(arms: Iterable[ArmRuns]) -> dict[str, tuple[str, SeedRun]]:
-    """The runs that have token files, each once, with the label of their arm."""
-    return {run.folder.name: (arm.label, run) for arm in arms for run in arm.runs if run.folder.token_steps()}
+def _shown(arms: Iterable[ArmRuns]) -> Iterator[tuple[str, SeedRun, list[TokenFile]]]:
+    """The runs that have token files, each once, with the label of their arm and what is shown of the files."""
+    runs = {run.folder.name: (arm.label, run) for arm in arms for run in arm.runs if run.folder.token_steps()}
+    for label, run in runs.values():
+        yield label, run, list(_files(run.folder, PAGE_TOKENS // len(runs)))
 
 
-def _groups(folder: RunFolder, room: int) -> Iterator[tuple[int, bytes, list[dict[str, Any]], int]]:
-    """Of each of a run's token files, the last one first: its step, its bytes, groups until `room` tokens are full, and
-    how many are left."""
+def _files(folder: RunFolder, room: int) -> Iterator[TokenFile]:
+    """A run's token files, the last one first, with their groups until `room` tokens are full."""
     for step in reversed(folder.token_steps()):
         content = folder.tokens(step).read_bytes()
         try:
@@ -59,12 +58,12 @@ def _groups(folder: RunFolder, room: int) -> Iterator[tuple[int, bytes, list[dic
         except RecordError as error:
             sys.stderr.write(f"tepo-lab: note: {error}\n")
             continue
-        kept = []
+        shown = []
         for group in groups:
             room -= sum(len(response["tokens"]) for response in group["responses"])
             if room >= 0:
-                kept.append(group)
-        yield step, content, kept, len(groups) - len(kept)
+                shown.append(group)
+        yield step, content, shown, len(groups) - len(shown)
 
 
 def _parsed(path: Path, content: bytes) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ from tepo_lab.report.table.runs import HomeRuns
 
 Budget = Literal["tokens", "seconds"]
 
-#: What runs can be said to have spent alike; at equal steps there is no budget to look up.
+#: What runs can have spent alike; at equal steps there is no budget to look up.
 BUDGETS: dict[str, Budget | None] = {"steps": None, "tokens": "tokens", "seconds": "seconds"}
 
-#: The step metric that adds up to each budget, and what it is called.
+#: The step metric that adds up to each budget, and its name in text.
 SPENT: dict[Budget, tuple[str, str]] = {
     "tokens": ("rollout/tokens", "tokens sampled in training"),
     "seconds": ("seconds/step", "seconds of training"),
@@ -36,7 +36,7 @@ class EqualBudget:
 
     @property
     def note(self) -> str:
-        """What a table read so must say."""
+        """The footnote of a table read so."""
         note = (
             f"Read at an equal budget of {self.limit:,.0f} {SPENT[self.kind][1]}, the most that every run has spent at "
             "its last evaluation: each run at its last evaluation within it."

@@ -96,7 +96,7 @@ def why_not_comparable(table: Table, published: PublishedTable) -> str | None:
 def against_published(table: Table, published: PublishedTable) -> Table:
     """The table with the paper's number beside each cell.
 
-    Unchanged but for a note that says why, where profile or suite are not the paper's (`why_not_comparable`).
+    Unchanged but for a note with the reason, where profile or suite are not the paper's (`why_not_comparable`).
     """
     reason = why_not_comparable(table, published)
     if reason is not None:

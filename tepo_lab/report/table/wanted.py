@@ -60,7 +60,7 @@ class Wanted:
     """What one profile gives to a table: its rows in order, the untrained model, and the benchmarks.
 
     `steps` is where the rows that name no step are read: when no run has a full evaluation there (or it is None), at
-    the step at which most have one, and a note says so.
+    the step at which most have one, with a note.
     """
 
     profile: str

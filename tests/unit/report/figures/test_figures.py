@@ -177,6 +177,7 @@ def test_the_forest_has_an_interval_and_a_verdict_for_each_comparison(full_home:
     assert len(drawn.gaps) == len(table.comparisons) - len(compared)
 
 
+@pytest.mark.integration
 def test_files_are_written_in_three_formats_the_same_each_time(trained: SyntheticHome, tmp_path: Path) -> None:
     for number in (1, 2):
         drawn = draw_curves(trained, REWARD)

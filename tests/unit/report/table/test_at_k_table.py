@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 
 import pytest
 from synthetic_home import SyntheticHome
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.report.render.formats import render
 
 
 def by_enumeration(right: list[int], samples: int, k: int) -> float:
@@ -45,14 +43,6 @@ def test_the_interval_of_avg_is_that_of_the_cell(full_home: SyntheticHome) -> No
             # One sample's chance is the same number, over the same draws.
             assert row.at_k["sampled"]["pass@1"][0] == pytest.approx(score.percent)
             assert row.at_k["sampled"]["pass@1"][1] == pytest.approx(score.ci95)
-
-
-def test_json_has_it_in_the_cell(full_home: SyntheticHome) -> None:
-    values = json.loads(render(full_home.table("base", pass_at=(4,)), "json"))
-    masked = values["rows"][1]["cells"]["sampled"]
-    assert list(masked["at_k"]) == ["avg@4", "pass@4"]
-    assert masked["at_k"]["pass@4"] == {"percent": 100.0, "ci95": [100.0, 100.0]}
-    assert "at_k" not in values["rows"][1]["cells"]["greedy"]
 
 
 def test_more_than_the_samples_is_refused(full_home: SyntheticHome) -> None:

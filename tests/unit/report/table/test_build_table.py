@@ -48,22 +48,6 @@ def test_one_seed_is_over_problems_only_and_says_so(home: SyntheticHome) -> None
     assert table.footer()["problems_only"] == ["plain"]
 
 
-def test_outcomes_and_reasons(full_home: SyntheticHome) -> None:
-    table = full_home.table("base")
-    assert [(row.arm, row.outcome, row.seeds, row.steps) for row in table.rows] == [
-        ("plain", "complete", (1, 2, 3), 20),
-        ("masked", "complete", (1, 2, 3), 20),
-        ("collapsing", "collapsed at step 9", (1, 2, 3), 9),
-        ("broken", "failed: user", (), 20),
-        ("absent", "not run", (), 20),
-        ("partial", "partly: 1 of 3 seeds (not run)", (2,), 20),
-    ]
-    collapsing, broken = table.rows[2], table.rows[3]
-    assert (collapsing.scores["sampled"].correct, collapsing.scores["sampled"].graded) == (2, 36)
-    assert broken.reason == "failed: user: loss is not finite"
-    assert broken.scores == {}
-
-
 def test_a_collapse_of_some_seeds(home: SyntheticHome) -> None:
     home.want("plain")
     for seed in (1, 2):
@@ -238,27 +222,6 @@ def test_the_same_arm_in_two_panels_is_compared_once(full_home: SyntheticHome) -
     assert len({run["id"] for run in table.footer()["runs"]}) == len(table.footer()["runs"])
 
 
-def test_notes_keep_profiles_apart(full_home: SyntheticHome) -> None:
-    notes = " ".join(full_home.table("base").notes)
-    assert "not AIME" in notes
-    assert "Profile nano" in notes
-    assert "qwen2.5-7b" in notes
-
-
-def test_json_has_the_documented_form(full_home: SyntheticHome) -> None:
-    values = full_home.table("base").to_dict()
-    assert list(values) == ["table", "profile", "benchmarks", "base", "rows", "comparisons", "footer"]
-    assert values["benchmarks"][1] == {"name": "sampled", "label": "Sampled @4", "problems": 3, "samples": 4}
-    row = values["rows"][0]
-    assert list(row) == ["panel", "arm", "label", "seeds", "steps", "outcome", "cells", "average", "suspect"]
-    assert row["cells"]["greedy"] == {"correct": 8, "graded": 18, "percent": pytest.approx(44.4444, abs=1e-4)}
-    assert list(row["average"]) == ["generation_weighted", "macro", "ci95"]
-    assert values["rows"][3]["cells"]["greedy"]["percent"] is None
-    assert {"arm", "parent", "difference", "ci95", "p", "p_holm", "smallest_detectable", "verdict", "seeds"} <= set(
-        values["comparisons"][0]
-    )
-
-
 def test_different_problems_are_refused(home: SyntheticHome) -> None:
     home.want("plain", (1, 2))
     home.run("plain", 1, right=RIGHT)
@@ -267,14 +230,3 @@ def test_different_problems_are_refused(home: SyntheticHome) -> None:
     home.run("plain", 2, columns=columns)
     with pytest.raises(RecordError, match="different problems of greedy"):
         home.table()
-
-
-def test_changed_commits_are_marked(home: SyntheticHome) -> None:
-    home.want("plain", (1,))
-    folder = home.run("plain", 1, right=RIGHT)
-    folder.run_file.write_text(folder.run_file.read_text().replace('"dirty": false', '"dirty": true'))
-    assert home.table().footer()["commits"] == ["0123456789abcdef+changes"]
-
-
-def test_the_same_home_gives_the_same_table(full_home: SyntheticHome) -> None:
-    assert full_home.table("base") == full_home.table("base")

@@ -315,12 +315,3 @@ def test_benchmarks_must_be_the_same_in_all_runs(home: SyntheticHome) -> None:
     assert [row.provenance for row in home.table().rows] == [(), (said,), ()]
     del home.rows["third"]
     assert [row.provenance for row in home.table().rows] == [(said,), (said,)]
-
-
-def test_other_code_is_marked_and_a_changed_tree_before_it_too(home: SyntheticHome) -> None:
-    row = row_of(home, columns_of(SUITE, RIGHT), earlier=[{"commit": "fedcba", "dirty": True}])
-    assert row.provenance == (
-        "seed 1: from a changed source tree",
-        "seed 1: partly made with other code, versions or hardware",
-    )
-    assert "seed 1, complete, changed tree, other code" in render(home.table(), "text")
