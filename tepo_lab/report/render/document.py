@@ -156,7 +156,7 @@ def _published(score: PublishedScore | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Panel:
+class ShownPanel:
     """Neighbouring rows under one heading; `comparable` are those that a best may be among, `best` is by column."""
 
     title: str | None
@@ -165,20 +165,20 @@ class Panel:
     best: Mapping[str, float] | None = None
 
 
-def panels(table: Table) -> Iterator[Panel]:
+def panels(table: Table) -> Iterator[ShownPanel]:
     """The table's rows from top to bottom: of each profile the untrained model, then its panels."""
     several = len(table.profiles) > 1
     for untrained in table.untrained:
         if several or untrained.row is not None:
             title = f"Profile {untrained.profile}" if several else None
-            yield Panel(title, (untrained.row,) if untrained.row else ())
+            yield ShownPanel(title, (untrained.row,) if untrained.row else ())
         # A lone panel of several profiles adds nothing to the profile's heading.
         is_titled = not several or len(table.panels) > 1
         for name, members in groupby(table.rows_of(untrained.profile), key=lambda row: row.panel):
             rows = tuple(members)
             comparable = comparable_rows(rows)
             title = _panel_title(table, name, rows) if is_titled else None
-            yield Panel(title, rows, tuple(comparable), best(comparable, table))
+            yield ShownPanel(title, rows, tuple(comparable), best(comparable, table))
 
 
 def comparable_rows(rows: Sequence[Row]) -> list[Row]:
