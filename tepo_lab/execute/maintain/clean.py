@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +19,6 @@ from tepo_lab.execute.running.scratch import is_left_over, is_stale
 from tepo_lab.records.files import RunFolder, is_inside
 from tepo_lab.records.history import RunHistory, State
 from tepo_lab.records.lock import is_locked
-from tepo_lab.records.processes import birth
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names as registry_names
 
@@ -111,7 +111,7 @@ def _surplus_checkpoints(history: RunHistory, keep: int | None, is_unknown: bool
 
 def _writer_lives(path: Path) -> bool:
     match = re.search(r"\.(\d+)\.partial$", path.name)
-    return match is not None and birth(int(match[1])) is not None
+    return match is not None and psutil.pid_exists(int(match[1]))
 
 
 def _size(path: Path) -> int:

@@ -35,9 +35,10 @@ def is_left_over(folder: Path) -> bool:
     """Whether the session of a scratch folder has ended: its lock is free.
 
     A lock of another host may not be visible here: its folder is left over when nothing in it has changed for a day.
+    A link is never followed to a lock.
     """
     lock = folder / _LOCK
-    if f"-{_host()}-" not in folder.name or not lock.exists():
+    if f"-{_host()}-" not in folder.name or folder.is_symlink() or lock.is_symlink() or not lock.is_file():
         return folder.is_dir() and is_stale(folder)
     try:
         with FileLock(lock, timeout=0):

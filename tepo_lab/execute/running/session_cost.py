@@ -14,7 +14,7 @@ from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.showing.text import counted, duration
 from tepo_lab.records.events import Evaluated, Validated
-from tepo_lab.records.history import RunHistory
+from tepo_lab.records.history import RunHistory, State
 
 
 @dataclass
@@ -90,11 +90,14 @@ def session_cost(
     starts: list[float] = []
     ends: list[float] = []
     for entry in entries:
-        events = [event for event in RunHistory.read(entry.folder).events if event.time >= began]
+        history = RunHistory.read(entry.folder)
         try:
-            steps = [step for step in entry.folder.metrics() if (step.get("time") or -1.0) >= began]
+            steps = [step for step in history.metrics() if (step.get("time") or -1.0) >= began]
         except RecordError:
             continue
+        if history.state is State.DAMAGED:
+            continue
+        events = [event for event in history.events if event.time >= began]
         sampled = [event for event in events if isinstance(event, Evaluated | Validated)]
         occupied += sum(step.get("seconds/step") or 0.0 for step in steps)
         # An evaluation that was only graded again is recorded without seconds.

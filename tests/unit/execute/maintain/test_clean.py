@@ -66,12 +66,11 @@ def test_checkpoints_beyond_policy_and_leftovers_of_the_dead_are_found_and_freed
     (partial / "weights").write_bytes(b"x" * 500)
     (folder.path / f".run.json.{dead_pid}.partial").write_bytes(b"x" * 10)
     (folder.path / f".metrics.jsonl.{os.getpid()}.partial").write_bytes(b"being written")
-    own = scratch_folder(tmp_path, "panel-e")
-    dead = own.with_name(own.name.replace(f"-{os.getpid()}-", f"-{dead_pid}-"))
-    own.mkdir(parents=True)
-    dead.mkdir()
-    before = records(folder)
-    found = leftovers(tmp_path, [folder])
+    with scratch_folder(tmp_path, "panel-e") as own:
+        dead = own.with_name(f"{own.name[:-8]}00000000")
+        shutil.copytree(own, dead)
+        before = records(folder)
+        found = leftovers(tmp_path, [folder])
     inside = f"runs/{folder.name}"
     assert names(found, tmp_path) == [
         f"ray/{dead.name}",
@@ -88,30 +87,18 @@ def test_checkpoints_beyond_policy_and_leftovers_of_the_dead_are_found_and_freed
     assert (folder.path / f".metrics.jsonl.{os.getpid()}.partial").exists()
 
 
-def test_another_machines_session_is_left_alone_for_a_day(tmp_path):
-    own = scratch_folder(tmp_path, "panel-e")
-    sweep, machine, pid, born = own.name.rsplit("-", 3)
-    reused = own.with_name(f"{sweep}-{machine}-{pid}-{int(born) + 1}")
-    others = [
-        own.with_name(f"{sweep}-elsewhere-1-{born}"),
-        own.with_name("panel-e-1"),
-        own.with_name("x-elsewhere-1-2"),
-    ]
-    for path in (own, reused, *others):
+def test_another_machines_session_and_partial_file_are_left_alone_for_a_day(tmp_path):
+    elsewhere, half = tmp_path / "ray" / "panel-e-elsewhere-01234567", tmp_path / "sweeps" / "panel-e"
+    for path in (elsewhere, half):
         path.mkdir(parents=True)
-        (path / "state").write_bytes(b"x")
-    half = tmp_path / "sweeps" / "panel-e" / ".table.md.4194305.partial"
-    half.parent.mkdir(parents=True)
+    (elsewhere / "session.lock").touch()
+    half /= ".table.md.4194305.partial"
     half.write_bytes(b"x")
-    assert names(leftovers(tmp_path, []), tmp_path) == [f"ray/{reused.name}"]
+    assert leftovers(tmp_path, []) == []
     before = time.time() - 2 * 86_400
-    for path in (others[0] / "state", others[1], others[1] / "state", others[0], half):
+    for path in (elsewhere / "session.lock", elsewhere, half):
         os.utime(path, (before, before))
-    # Of the last one nothing is old; of the own one age says nothing.
-    os.utime(own, (before, before))
-    os.utime(own / "state", (before, before))
-    old = [half, *(tmp_path / "ray" / path.name for path in (others[0], others[1], reused))]
-    assert names(leftovers(tmp_path, []), tmp_path) == sorted(str(path.relative_to(tmp_path)) for path in old)
+    assert {leftover.path for leftover in leftovers(tmp_path, [])} == {elsewhere, half}
 
 
 def test_fewer_checkpoints_may_be_kept_of_runs_that_are_over(tmp_path, folder):

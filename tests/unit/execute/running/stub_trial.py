@@ -17,10 +17,10 @@ from tests.generation_columns import write_evaluation
 
 
 class StubTrial:
-    """Is complete at the first `advance`. `on_advance`, if set, is called first and may raise."""
+    """Is complete at the first `advance`, before which `hooks` are called, which may raise."""
 
     opened: list[tuple[RunSpec, dict[str, Any]]]
-    on_advance: Callable[[], None] | None
+    hooks: list[Callable[[], None]]
 
     def __init__(self, spec: RunSpec, folder: RunFolder, **given: Any) -> None:
         type(self).opened.append((spec, given))
@@ -28,8 +28,8 @@ class StubTrial:
         append_event(folder, Started())
 
     def advance(self) -> Progress:
-        if self.on_advance is not None:
-            self.on_advance()
+        for hook in type(self).hooks:
+            hook()
         complete(self.folder, self.spec)
         self.done = True
         return Progress(self.spec.steps, "complete", {})
@@ -51,6 +51,6 @@ def complete(folder: RunFolder, spec: RunSpec) -> None:
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> type[StubTrial]:
-    kind = type("Stub", (StubTrial,), {"opened": [], "on_advance": None})
+    kind = type("Stub", (StubTrial,), {"opened": [], "hooks": []})
     monkeypatch.setattr(trial, "Trial", kind)
     return kind

@@ -1,4 +1,4 @@
-"""What fits a cluster, and what is said of what does not, without Ray."""
+"""What fits a cluster, and what is refused, without Ray."""
 
 from __future__ import annotations
 
@@ -37,61 +37,51 @@ def test_how_many_runs_fit_at_once(cluster, resources, slots):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "overrides", "said"),
+    ("cluster", "overrides", "numbers"),
     [
-        (ONE_NODE, ("resources.cpus=3",), "asks for 3 CPUs and 0 GPUs, there are 2 and 0;"),
-        (
-            ONE_NODE,
-            ("resources.cpus=16", "resources.learners=2"),
-            "asks for 16 CPUs and 0 GPUs for 2 learners (8 and 0 each), there are 2 and 0;",
-        ),
-        (
-            ONE_NODE,
-            ("resources.learners=3",),
-            "3 learners without GPUs work on a core each, and there are 2; set resources.learners=2 or fewer.",
-        ),
+        (ONE_NODE, ("resources.cpus=3",), ("3 CPUs and 0 GPUs", "2 and 0")),
+        (ONE_NODE, ("resources.cpus=16", "resources.learners=2"), ("16 CPUs", "2 learners (8 and 0 each)", "2 and 0")),
+        (ONE_NODE, ("resources.learners=3",), ("3 learners", "resources.learners=2")),
         (
             TWO_GPU_NODES,
             ("resources.cpus=16", "resources.gpus=16", "resources.learners=8"),
-            "asks for 16 CPUs and 16 GPUs for 8 learners (2 and 2 each), there are 64 and 8 on 2 nodes, "
-            "with room for 4 such processes;",
+            ("16 GPUs", "8 learners (2 and 2 each)", "64 and 8 on 2 nodes", "room for 4"),
         ),
     ],
 )
-def test_a_run_that_does_not_fit_is_refused_with_the_numbers(cluster, overrides, said, tmp_path):
+def test_a_run_that_does_not_fit_is_refused_with_the_numbers(cluster, overrides, numbers, tmp_path):
     run = planned(compose_run("tepo", "nano", overrides, seed=1))
     with pytest.raises(ResourceError) as refused:
         check_fits(cluster, entry(tmp_path, run))
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert all(number in str(refused.value) for number in numbers)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "fix"),
     [
-        (("resources.gpus=4", "resources.learners=8"), "set resources.gpus=8 or resources.learners=4"),
-        (("resources.gpus=0.5", "resources.learners=2"), "set resources.gpus=2 or resources.learners=1"),
-        (("resources.placement=separate",), "set resources.placement=colocated"),
+        (("resources.gpus=4", "resources.learners=8"), "resources.gpus=8 or resources.learners=4"),
+        (("resources.gpus=0.5", "resources.learners=2"), "resources.gpus=2 or resources.learners=1"),
+        (("resources.placement=separate",), "resources.placement=colocated"),
+        (("resources.gpus=8", "resources.learners=8"), None),
+        (("resources.learners=2",), None),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused_with_the_mend(overrides, said, tmp_path):
-    run = planned(compose_run("tepo", "nano", overrides, seed=1))
-    with pytest.raises(ResourceError, match=said):
-        check_supported(entry(tmp_path, run))
-
-
-@pytest.mark.parametrize("overrides", [("resources.gpus=8", "resources.learners=8"), ("resources.learners=2",)])
-def test_learners_with_a_gpu_each_or_none_are_carried_out(overrides, tmp_path):
-    assert check_supported(entry(tmp_path, planned(compose_run("tepo", "nano", overrides, seed=1)))) is None
+def test_learners_have_a_gpu_each_or_none(overrides, fix, tmp_path):
+    asked = entry(tmp_path, planned(compose_run("tepo", "nano", overrides, seed=1)))
+    if fix is None:
+        check_supported(asked)
+    else:
+        with pytest.raises(ResourceError, match=fix):
+            check_supported(asked)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379", "ray://127.0.0.1:1"])
-def test_a_cluster_that_does_not_answer_is_told_at_once(address):
+def test_a_cluster_that_does_not_answer(address):
     with pytest.raises(ResourceError, match=f"no Ray cluster at {address} "):
         check_reachable(address)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "host:port"])
-def test_an_address_that_is_none_is_told(address):
+def test_an_address_that_is_none(address):
     with pytest.raises(ResourceError, match="give host:port"):
         check_reachable(address)

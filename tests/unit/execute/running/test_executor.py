@@ -9,6 +9,7 @@ import pytest
 from tepo_lab.execute.planning.plan import make_plan
 from tepo_lab.execute.running import executor as module
 from tepo_lab.execute.running.executor import ClusterLostError, Executor
+from tepo_lab.execute.running.session_cost import CpuMeter
 from tepo_lab.registry.expand import expand, load_sweep
 
 
@@ -20,15 +21,15 @@ def test_a_display_that_cannot_be_written_to_hides_no_dead_ray(tmp_path, monkeyp
         calls.append(final)
         raise BrokenPipeError
 
-    def no_end(*given: object) -> None:
+    def without_end(*given: object) -> None:
         while True:
             time.sleep(0.02)
 
     monkeypatch.setattr(module, "_has_node", lambda: len(calls) < 2)
-    monkeypatch.setattr(Executor, "_fit", no_end)
-    executor = Executor(tmp_path)
-    executor._processes = []
-    with pytest.raises(ClusterLostError, match="Ray has died"):
+    monkeypatch.setattr(module, "_run_group", without_end)
+    executor = Executor(tmp_path, CpuMeter())
+    executor._processes, executor.cluster = [], None
+    with pytest.raises(ClusterLostError):
         executor.run(expansion, make_plan(tmp_path, [expansion]).pending, closed_pipe)
     assert (calls[:2], calls[-1]) == ([False, False], True)
     assert not list(tmp_path.glob("ray/*"))

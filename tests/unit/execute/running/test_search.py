@@ -28,11 +28,11 @@ def test_a_worse_run_is_ended_on_the_way_but_never_at_its_last_step():
     for trial in (good, bad):
         halving.on_trial_add(None, trial)
 
-    def told(trial, step, value):
+    def decision(trial, step, value):
         return halving.on_trial_result(None, trial, {"step": step, "validation/average": value})
 
-    assert told(good, 2, 90.0) == "CONTINUE"
-    assert told(good, 4, 90.0) == "CONTINUE"
-    assert told(bad, 4, 10.0) == "CONTINUE"
-    assert told(bad, 2, 10.0) == "STOP"
+    assert decision(good, 2, 90.0) == "CONTINUE"
+    assert decision(good, 4, 90.0) == "CONTINUE"
+    assert decision(bad, 4, 10.0) == "CONTINUE"
+    assert decision(bad, 2, 10.0) == "STOP"
     assert stopped == [(bad, 2)]
