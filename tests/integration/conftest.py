@@ -1,4 +1,4 @@
-"""Sweeps that faults strike, and the same runs left in peace; a module may have a `bench` of its own."""
+"""Sweeps that faults strike, and the same runs left undisturbed; a module may have a `bench` of its own."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def bench(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def peaceful(bench):
+def undisturbed(bench):
     """A home whose runs were made in this process, without Ray or MLflow."""
-    return bench.leave_in_peace(bench.root / "peaceful")
+    return bench.run_undisturbed(bench.root / "undisturbed")
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +31,8 @@ def wide(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def wide_peaceful(wide):
-    return wide.leave_in_peace(wide.root / "peaceful")
+def wide_undisturbed(wide):
+    return wide.run_undisturbed(wide.root / "undisturbed")
 
 
 @pytest.fixture(scope="session")
@@ -42,5 +42,5 @@ def narrow(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def narrow_peaceful(narrow):
-    return narrow.leave_in_peace(narrow.root / "peaceful")
+def narrow_undisturbed(narrow):
+    return narrow.run_undisturbed(narrow.root / "undisturbed")

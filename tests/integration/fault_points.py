@@ -1,4 +1,4 @@
-"""The moments at which the long matrix strikes, and what it says of the runs afterwards."""
+"""The moments at which the long matrix strikes, and how the runs go on afterwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tepo_lab.records.files import RunFolder
-from tests.integration.faults import Bench, Driver, Matrix, Standing, holder, newest_checkpoint, wait_for
+from tests.integration.faults import Bench, Driver, Matrix, Position, newest_checkpoint, owner, wait_for
 
 #: Steps of the matrix's runs.
 STEPS = 24
@@ -17,19 +17,19 @@ def reached(moment: str, folder: RunFolder, steps_before: int) -> bool:
     if moment == "run.json written":
         return folder.run_file.exists()
     if moment == "opened":
-        return holder(folder) is not None
+        return owner(folder) is not None
     if moment == "saving a checkpoint":
         return any(folder.checkpoints.glob(".*.partial"))
     steps = len(folder.metrics()) if folder.metrics_file.exists() else 0
     if moment == "after a checkpoint":
         checkpoint = newest_checkpoint(folder)
-        return bool(checkpoint) and int(checkpoint.name[-6:]) > steps_before and holder(folder) is not None
+        return bool(checkpoint) and int(checkpoint.name[-6:]) > steps_before and owner(folder) is not None
     if moment == "evaluating":
-        return steps == STEPS and holder(folder) is not None
+        return steps == STEPS and owner(folder) is not None
     if moment == "evaluated":
-        return bool(folder.evaluated_steps())
+        return bool(folder.generation_steps())
     more = {"first step": 1, "third step": 3, "sixth step": 6}[moment]
-    return steps >= steps_before + more and holder(folder) is not None
+    return steps >= steps_before + more and owner(folder) is not None
 
 
 def first_at(moment: str, driver: Driver, folders: Sequence[RunFolder]) -> RunFolder | None:
@@ -46,7 +46,7 @@ def first_at(moment: str, driver: Driver, folders: Sequence[RunFolder]) -> RunFo
     return found[0] if found else None
 
 
-def told(folders: Sequence[RunFolder], before: Mapping[str, Standing]) -> str:
+def summary(folders: Sequence[RunFolder], before: Mapping[str, Position]) -> str:
     """Where the runs were at the fault and what was repeated since. Fails when that is too much."""
     repeated = [before[folder.name].repeated(folder) for folder in folders]
     stood = ", ".join(
@@ -55,8 +55,8 @@ def told(folders: Sequence[RunFolder], before: Mapping[str, Standing]) -> str:
     return f"{stood}; repeated {sum(repeated)}"
 
 
-def check_difference(matrix: Matrix, bench: Bench, home: Path, peaceful: Path) -> None:
-    """Fails unless the runs are bit for bit those left in peace."""
-    found = bench.difference(home, peaceful)
+def check_difference(matrix: Matrix, bench: Bench, home: Path, undisturbed: Path) -> None:
+    """Fails unless the runs are bit for bit those left undisturbed."""
+    found = bench.difference(home, undisturbed)
     assert found == "", found
-    matrix.row("driver", "at rest", "bit for bit as left in peace")
+    matrix.row("driver", "at rest", "bit for bit as undisturbed")

@@ -1,5 +1,5 @@
 """Kills a run's processes and damages its files at chosen moments, gives the same command again, and compares with
-runs left in peace."""
+undisturbed runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 
+from tepo_lab.records.events import Started
 from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import RunHistory
 from tepo_lab.records.lock import is_locked
-from tepo_lab.records.processes import lives, processes
 from tepo_lab.registry.expand import PlannedRun, expand, load_sweep
 
 #: Names of a step's metrics that are of the clock.
@@ -42,14 +45,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from tepo_lab.cli import main; main()", *arguments]
 
 
-def science(folder: RunFolder) -> list[dict[str, Any]]:
+def reproducible_metrics(folder: RunFolder) -> list[dict[str, Any]]:
     """The run's step metrics without those of the clock."""
     return [{name: value for name, value in step.items() if not name.startswith(CLOCKS)} for step in folder.metrics()]
 
 
 @dataclass
 class Driver:
-    """One `tepo-lab run` of a sweep in a process of its own, writing what it says to a file."""
+    """One `tepo-lab run` of a sweep in a process of its own, with its output in a file."""
 
     home: Path
     arguments: Sequence[str]
@@ -67,7 +70,7 @@ class Driver:
         return self.process.poll() is None
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def wait(self, seconds: float = 300.0) -> int:
@@ -87,12 +90,13 @@ class Driver:
 
     def child(self, name: str) -> int | None:
         """The number of the driver's child process of that name, if it has one."""
-        return next((each.pid for each in processes() if each.parent == self.process.pid and each.name == name), None)
+        children = psutil.Process(self.process.pid).children()
+        return next((child.pid for child in children if child.name() == name), None)
 
 
 @dataclass
 class Bench:
-    """Sweeps of a few short runs, and what these must come to."""
+    """Sweeps of a few short runs, and the numbers that these must end with."""
 
     root: Path
     steps: int
@@ -113,13 +117,13 @@ class Bench:
     def complete(self, home: Path, *arguments: str) -> Driver:
         """Give the command and wait for its success."""
         driver = self.start(home, *arguments)
-        assert driver.wait() == 0, driver.said[-3000:]
+        assert driver.wait() == 0, driver.output[-3000:]
         return driver
 
     def folders(self, home: Path) -> list[RunFolder]:
         return [RunFolder(home / "runs" / each.folder) for each in self.runs]
 
-    def leave_in_peace(self, home: Path) -> Path:
+    def run_undisturbed(self, home: Path) -> Path:
         """Run all of them here, in this process, without Ray, MLflow or anything that could die."""
         from tepo_lab.execute.planning.actions import entry
         from tepo_lab.execute.running.prepare import prepare_folder
@@ -131,13 +135,13 @@ class Bench:
             run_trial(each.spec, found.folder)
         return home
 
-    def difference(self, home: Path, peaceful: Path, *, completions: int = 1) -> str:
-        """What differs from the runs left in peace, metrics, generations and weights compared bit for bit; "" if
+    def difference(self, home: Path, undisturbed: Path, *, completions: int = 1) -> str:
+        """What differs from the undisturbed runs, metrics, generations and weights compared bit for bit; "" if
         nothing does."""
-        for one, other in zip(self.folders(home), self.folders(peaceful), strict=True):
+        for one, other in zip(self.folders(home), self.folders(undisturbed), strict=True):
             if [step["step"] for step in one.metrics()] != list(range(1, self.steps + 1)):
                 return f"{one.name}: steps {[step['step'] for step in one.metrics()]}"
-            if science(one) != science(other):
+            if reproducible_metrics(one) != reproducible_metrics(other):
                 return f"{one.name}: metrics"
             frames = [pd.read_parquet(each.generations(self.steps)) for each in (one, other)]
             if not frames[0].equals(frames[1]):
@@ -146,15 +150,15 @@ class Bench:
             if weights[0].read_bytes() != weights[1].read_bytes():
                 return f"{one.name}: weights"
             for event in ("evaluated", "complete"):
-                found = [each["event"] for each in one.events()].count(event)
-                if not 1 <= found <= completions:
-                    return f"{one.name}: {event} {found} times"
+                count = event_names(one).count(event)
+                if not 1 <= count <= completions:
+                    return f"{one.name}: {event} {count} times"
         return ""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A run at rest: its steps, its newest good checkpoint, whether it is done, and how many events it has."""
+class Position:
+    """A run whose processes have ended: its steps, its newest intact checkpoint, whether it is complete, its events."""
 
     steps: int
     checkpoint: int
@@ -162,30 +166,34 @@ class Standing:
     events: int
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Standing:
+    def of(cls, folder: RunFolder) -> Position:
         from tepo_lab.train.checkpoint import newest
 
         found = newest(folder, 99)
-        return cls(len(folder.metrics()), found[1].step if found else 0, is_complete(folder), len(folder.events()))
+        checkpoint = found[1].step if found else 0
+        return cls(len(folder.metrics()), checkpoint, is_complete(folder), len(event_names(folder)))
 
     def repeated(self, folder: RunFolder) -> int:
         """The steps of the run that were made again since. Fails if they are more than those since the checkpoint, or
         if the run was done and began again."""
-        later = [each for each in folder.events()[self.events :] if each["event"] in ("started", "resumed")]
+        later = [event for event in RunHistory.read(folder).events[self.events :] if isinstance(event, Started)]
         if not later:
             return 0
         assert not self.is_done, f"{folder.name} was done and began again"
-        assert later[0]["step"] >= min(self.checkpoint, self.steps), (self, later)
-        return max(0, self.steps - int(later[0]["step"]))
+        assert later[0].step >= min(self.checkpoint, self.steps), (self, later)
+        return max(0, self.steps - later[0].step)
 
 
 def is_complete(folder: RunFolder) -> bool:
-    events = folder.events()
-    return bool(events) and events[-1]["event"] == "complete"
+    return event_names(folder)[-1:] == ["complete"]
 
 
-def standings(folders: Iterable[RunFolder]) -> dict[str, Standing]:
-    return {folder.name: Standing.of(folder) for folder in folders}
+def event_names(folder: RunFolder) -> list[str]:
+    return [event.event for event in RunHistory.read(folder).events]
+
+
+def positions(folders: Iterable[RunFolder]) -> dict[str, Position]:
+    return {folder.name: Position.of(folder) for folder in folders}
 
 
 @dataclass
@@ -196,14 +204,14 @@ class Matrix:
     points: int = 0
 
     def __post_init__(self) -> None:
-        tell(f"\n{self.title}")
+        show(f"\n{self.title}")
 
     def row(self, victim: str, moment: str, what: str) -> None:
         self.points += 1
-        tell(f"{self.points:4}  {victim:28} {moment:26} {what}")
+        show(f"{self.points:4}  {victim:28} {moment:26} {what}")
 
 
-def tell(line: str) -> None:
+def show(line: str) -> None:
     print(line, flush=True)  # noqa: T201
 
 
@@ -222,13 +230,13 @@ def wait_for(condition: Callable[[], bool], driver: Driver, seconds: float = 120
             return condition()
         if time.monotonic() > deadline:
             driver.kill()
-            raise TimeoutError(driver.said[-2000:])
+            raise TimeoutError(driver.output[-2000:])
         time.sleep(0.005)
     return True
 
 
-def holder(folder: RunFolder) -> int | None:
-    """The living process that holds the run."""
+def owner(folder: RunFolder) -> int | None:
+    """The living process that owns the run."""
     try:
         pid = int(json.loads(folder.lease_file.read_text())["pid"])
     except (OSError, ValueError, KeyError):
@@ -237,8 +245,8 @@ def holder(folder: RunFolder) -> int | None:
 
 
 def trial_process(folders: Iterable[RunFolder]) -> int | None:
-    """The living process that holds one of the runs."""
-    return next((pid for pid in map(holder, folders) if pid is not None), None)
+    """The living process that owns one of the runs."""
+    return next((pid for pid in map(owner, folders) if pid is not None), None)
 
 
 def wait_until_free(folders: list[RunFolder], seconds: float = 60.0) -> None:
@@ -251,16 +259,18 @@ def wait_until_free(folders: list[RunFolder], seconds: float = 60.0) -> None:
 
 
 def kill_process(pid: int | None) -> bool:
-    """SIGKILL; whether there was such a process. It is gone when this returns."""
+    """SIGKILL; whether there was such a process. It is dead when this returns."""
     if pid is None:
         return False
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return False
-    deadline = time.monotonic() + 10
-    while lives(pid) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        deadline = time.monotonic() + 10
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.005)
     return True
 
 

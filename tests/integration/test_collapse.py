@@ -35,7 +35,7 @@ def test_the_collapse_is_a_result_with_a_row_of_its_own(tmp_path, capsys, monkey
     assert max(rewards[:5]) > 0.3
     assert max(rewards[-5:]) < 0.05
     after = entry(tmp_path, run)
-    assert (after.state, after.action) == ("collapsed", "skip")
+    assert (after.history.state, after.action) == ("collapsed", "skip")
     asked = ("report", "panel-a", *OVERRIDES, "profile=nano", "--home", str(tmp_path), "--format", "json")
     done = call(capsys, monkeypatch, *asked)
     assert done.code == 0, done.stderr

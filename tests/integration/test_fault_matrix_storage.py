@@ -1,5 +1,5 @@
 """The long matrix of files, disks and databases: whatever is damaged, full or gone, the same command ends with the
-numbers of runs left in peace.
+numbers of runs left undisturbed.
 
 `pytest -n 0 -s -m slow tests/integration/test_fault_matrix*.py` prints what happened at each of the matrix's more than
 forty points. Its short version is test_faults.py.
@@ -21,9 +21,10 @@ import pytest
 from mlflow_runs import shown_values
 
 from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import read_events
 from tests.integration import faults
-from tests.integration.fault_points import STEPS, check_difference, first_at, told
-from tests.integration.faults import cut_last_line, flip, truncate
+from tests.integration.fault_points import STEPS, check_difference, first_at, summary
+from tests.integration.faults import cut_last_line, flip, show, truncate
 
 pytestmark = pytest.mark.slow
 
@@ -37,14 +38,15 @@ STOPPED: dict[str, Callable[[RunFolder], object]] = {
     "metrics behind the checkpoint": lambda run: keep_lines(run.metrics_file, 10),
 }
 
-#: Damage to a run that is done.
-DONE: dict[str, Callable[[RunFolder], object]] = {
-    "generations cut off": lambda run: truncate(run.generations(STEPS)),
-    "generations: a bit flipped": lambda run: flip(run.generations(STEPS), 0.05),
-    "generations gone": lambda run: run.generations(STEPS).unlink(),
-    "run.json cut off": lambda run: truncate(run.run_file),
-    "run.json gone": lambda run: run.run_file.unlink(),
-    "tokens cut off": lambda run: truncate(run.tokens(STEPS)),
+#: Damage to a run that is complete, and what the same command does then.
+COMPLETE: dict[str, tuple[Callable[[RunFolder], object], list[str]]] = {
+    "generations cut off": (lambda run: truncate(run.generations(STEPS)), ["resumed", "evaluated", "complete"]),
+    "generations deleted": (lambda run: run.generations(STEPS).unlink(), ["resumed", "evaluated", "complete"]),
+    "tokens cut off": (lambda run: truncate(run.tokens(STEPS)), []),
+    "nothing": (lambda run: None, []),
+    # Damaged: named, not counted, left as it is until a person has restored the file.
+    "run.json cut off": (lambda run: truncate(run.run_file), []),
+    "run.json deleted": (lambda run: run.run_file.unlink(), []),
 }
 
 
@@ -52,57 +54,60 @@ def keep_lines(path: Path, number: int) -> None:
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:number]) + b"\x00garbage\n")
 
 
-def test_damaged_files(wide, wide_peaceful):
+def test_damaged_files(wide, wide_undisturbed):
     from tepo_lab.train.trial import Trial
 
     matrix = faults.Matrix("Files of stopped runs are damaged.")
     stopped = wide.root / "stopped"
-    for each, folder in zip(wide.runs, wide.folders(stopped), strict=True):
-        shutil.copytree(wide_peaceful / "runs" / folder.name, folder.path)
+    for run, folder in zip(wide.runs, wide.folders(stopped), strict=True):
+        shutil.copytree(wide_undisturbed / "runs" / folder.name, folder.path)
         for path in (*folder.checkpoints.glob("step-*"), folder.path / "generations", folder.path / "tokens"):
             shutil.rmtree(path)
         for path in (folder.metrics_file, folder.events_file):
             path.unlink()
-        trial = Trial(each.spec, folder)
+        trial = Trial(run.spec, folder)
         for _ in range(14):
             trial.advance()
         trial.close()
-    before = faults.standings(wide.folders(stopped))
+    before = faults.positions(wide.folders(stopped))
     for damage, folder in zip(STOPPED.values(), wide.folders(stopped), strict=True):
         damage(folder)
     wide.complete(stopped)
     for name, folder in zip(STOPPED, wide.folders(stopped), strict=True):
-        begun = [event["step"] for event in folder.events() if event["event"] == "resumed"]
+        begun = [event.step for event in read_events(folder) if event.event == "resumed"]
         expected = 12 if name.startswith(("metrics: ", "events: ")) else 8
         assert begun == [expected], (name, begun)
         matrix.row("a run stopped at 14", name, f"goes on from step {begun[0]}; repeated {14 - begun[0]}")
-    assert {each.checkpoint for each in before.values()} == {12}
-    check_difference(matrix, wide, stopped, wide_peaceful)
+    assert {position.checkpoint for position in before.values()} == {12}
+    check_difference(matrix, wide, stopped, wide_undisturbed)
 
-    matrix.title = "Files of runs that are done are damaged."
-    done = wide.root / "done"
-    shutil.copytree(stopped, done)
-    for damage, folder in zip(DONE.values(), wide.folders(done), strict=True):
+    show("\nFiles of complete runs are damaged.")
+    complete = wide.root / "complete"
+    shutil.copytree(stopped, complete)
+    folders = wide.folders(complete)
+    run_files = {folder.run_file: folder.run_file.read_bytes() for folder in folders}
+    counts = [len(read_events(folder)) for folder in folders]
+    for (damage, _), folder in zip(COMPLETE.values(), folders, strict=True):
         damage(folder)
-    truncate(done / "sweeps" / "faults" / "sweep.json")
-    truncate(done / "mlflow.db")
-    counts = [len(folder.events()) for folder in wide.folders(done)]
-    driver = wide.complete(done)
-    for name, folder, count in zip(DONE, wide.folders(done), counts, strict=True):
-        later = [event["event"] for event in folder.events()[count:]]
-        wanted = ["resumed", "evaluated", "complete"] if name.startswith("generations") else []
-        assert later == wanted, (name, later)
-        matrix.row("a run that is done", name, "evaluated again" if later else "left alone")
-        if name.startswith("run.json"):
-            assert folder.run()["id"] in {each.run_id for each in wide.runs}
-    assert "set aside" in driver.said
-    assert wide.difference(done, wide_peaceful, completions=2) == ""
+    truncate(complete / "sweeps" / "faults" / "sweep.json")
+    truncate(complete / "mlflow.db")
+    driver = wide.start(complete)
+    assert driver.wait() == 1, driver.output[-3000:]
+    for (name, (_, expected)), folder, count in zip(COMPLETE.items(), folders, counts, strict=True):
+        later = [event.event for event in read_events(folder)[count:]]
+        assert later == expected, (name, later)
+        assert (f"Not done: {folder.name}: {folder.run_file}" in driver.output) == name.startswith("run.json")
+        matrix.row("a complete run", name, "evaluated again" if later else "left alone")
+    for path, content in run_files.items():
+        path.write_bytes(content)
+    wide.complete(complete)
+    assert wide.difference(complete, wide_undisturbed, completions=2) == ""
     matrix.row("the home", "sweep.json, mlflow.db cut off", mirror_state(driver))
 
 
 def mirror_state(driver: faults.Driver) -> str:
-    lines = [line for line in driver.said.splitlines() if "MLflow" in line]
-    return lines[0][:100] if lines else "made anew"
+    lines = [line for line in driver.output.splitlines() if "MLflow" in line]
+    return lines[0][:100] if lines else "made again"
 
 
 @contextmanager
@@ -129,7 +134,7 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def test_a_disk_that_fills_up(narrow, narrow_peaceful):
+def test_a_disk_that_fills_up(narrow, narrow_undisturbed):
     matrix = faults.Matrix("The disk is full.")
     with small_disk(narrow.root / "disk", 48) as disk:
         home = disk / "home"
@@ -147,29 +152,29 @@ def test_a_disk_that_fills_up(narrow, narrow_peaceful):
         assert faults.wait_for(lambda: all(faults.newest_checkpoint(folder) for folder in folders), driver)
         ballast = fill(disk)
         assert driver.wait() in (1, 2)
-        before = faults.standings(folders)
+        before = faults.positions(folders)
         said = last_line(driver)
         ballast.unlink()
 
         # Full for a while: tried again with growing waits until there is room.
         driver = narrow.start(home)
         assert first_at("first step", driver, folders) is not None
-        matrix.row("disk", "full to the end", f"{told(folders, before)}; {said}")
+        matrix.row("disk", "full to the end", f"{summary(folders, before)}; {said}")
         ballast = fill(disk)
         time.sleep(6)
         faults.wait_for(lambda: faults.trial_process(folders) is None, driver)
-        before = faults.standings(folders)
+        before = faults.positions(folders)
         ballast.unlink()
-        assert driver.wait() == 0, driver.said[-3000:]
-        matrix.row("disk", "full for a while", told(folders, before))
-        check_difference(matrix, narrow, home, narrow_peaceful)
+        assert driver.wait() == 0, driver.output[-3000:]
+        matrix.row("disk", "full for a while", summary(folders, before))
+        check_difference(matrix, narrow, home, narrow_undisturbed)
 
 
 def last_line(driver: faults.Driver) -> str:
     """What a command that failed said last. Fails if that is no line for people."""
-    assert "Traceback" not in driver.said, driver.said[-3000:]
-    assert "No space left on device" in driver.said
-    return driver.said.strip().splitlines()[-1][:120]
+    assert "Traceback" not in driver.output, driver.output[-3000:]
+    assert "No space left on device" in driver.output
+    return driver.output.strip().splitlines()[-1][:120]
 
 
 @contextmanager
@@ -190,7 +195,7 @@ def mirrored(address: str, home: Path, folders: list[RunFolder]) -> bool:
     return shown_values(open_client(home, address), "faults") == expected
 
 
-def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_peaceful, monkeypatch):
+def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_undisturbed, monkeypatch):
     from tepo_lab.track.mirror import rebuild
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -206,9 +211,9 @@ def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_peaceful, monkeyp
         driver = narrow.start(home, "--mlflow", address)
         assert faults.wait_for(lambda: any(folder.metrics() for folder in folders), driver)
         os.killpg(server.pid, signal.SIGKILL)
-    assert driver.wait() == 0, driver.said[-3000:]
-    assert "is behind the records" in driver.said
-    assert narrow.difference(home, narrow_peaceful) == ""
+    assert driver.wait() == 0, driver.output[-3000:]
+    assert "is behind the records" in driver.output
+    assert narrow.difference(home, narrow_undisturbed) == ""
     with tracking_server(place, port):
         assert rebuild(home, address) == len(folders)
         assert mirrored(address, home, folders)
@@ -221,15 +226,15 @@ def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_peaceful, monkeyp
     driver = narrow.start(home, "--mlflow", address)
     assert faults.wait_for(lambda: any(folder.metrics() for folder in folders), driver)
     with tracking_server(place, port):
-        assert driver.wait() == 0, driver.said[-3000:]
-        behind = "is behind the records" in driver.said
+        assert driver.wait() == 0, driver.output[-3000:]
+        behind = "is behind the records" in driver.output
         rebuild(home, address)
         assert mirrored(address, home, folders)
-    assert narrow.difference(home, narrow_peaceful) == ""
+    assert narrow.difference(home, narrow_undisturbed) == ""
     matrix.row("mlflow server", "down at the start", f"complete; {'rebuilt' if behind else 'caught up by itself'}")
 
 
-def test_the_homes_own_database_locked_and_deleted(narrow, narrow_peaceful, monkeypatch):
+def test_the_homes_own_database_locked_and_deleted(narrow, narrow_undisturbed, monkeypatch):
     from tepo_lab.track.store import own_address
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -247,7 +252,7 @@ def test_the_homes_own_database_locked_and_deleted(narrow, narrow_peaceful, monk
         lock.execute("ROLLBACK")
     database.unlink()
     matrix.row("mlflow.db", "locked, then deleted", f"training went on from step {steps}")
-    assert driver.wait() == 0, driver.said[-3000:]
-    assert narrow.difference(home, narrow_peaceful) == ""
+    assert driver.wait() == 0, driver.output[-3000:]
+    assert narrow.difference(home, narrow_undisturbed) == ""
     assert mirrored(own_address(home), home, folders)
     matrix.row("mlflow.db", "at the end", "the same runs and values")

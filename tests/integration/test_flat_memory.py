@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.integration.faults import Bench, Driver, holder, tell, wait_for
+from tests.integration.faults import Bench, Driver, owner, show, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -34,20 +35,18 @@ DISK_GROWTH = 2 * MB
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process holds; 0 when it is gone."""
+    """Bytes of memory that a process has; 0 when it is dead."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
         return 0
-    lines = [line for line in status.splitlines() if line.startswith("VmRSS")]
-    return int(lines[0].split()[1]) * 1024 if lines else 0
 
 
 def open_files(pid: int) -> int:
-    """File descriptors of a process; 0 when it is gone."""
+    """File descriptors of a process; 0 when it is dead."""
     try:
-        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    except OSError:
+        return psutil.Process(pid).num_fds()
+    except psutil.Error:
         return 0
 
 
@@ -68,10 +67,10 @@ def watched(driver: Driver, bench: Bench, marks: list[int], done: Callable[[], i
     for mark in marks:
 
         def reached(mark: int = mark) -> bool:
-            workers.update(pid for pid in map(holder, folders) if pid is not None)
+            workers.update(pid for pid in map(owner, folders) if pid is not None)
             return done() >= mark
 
-        assert wait_for(reached, driver, seconds=600), driver.said[-2000:]
+        assert wait_for(reached, driver, seconds=600), driver.output[-2000:]
         figure = {
             "done": done(),
             "driver files": open_files(driver.process.pid),
@@ -84,7 +83,7 @@ def watched(driver: Driver, bench: Bench, marks: list[int], done: Callable[[], i
             "records": size(driver.home, "runs/*/*.json*") + size(driver.home, "runs/*/*/*.parquet"),
         }
         counts = ("done", "driver files", "worker files")
-        tell("  ".join(f"{key} {each if key in counts else f'{each / MB:.1f} MB'}" for key, each in figure.items()))
+        show("  ".join(f"{key} {each if key in counts else f'{each / MB:.1f} MB'}" for key, each in figure.items()))
         figures.append(figure)
     return figures
 
@@ -107,9 +106,9 @@ def test_three_hundred_steps_of_one_run(tmp_path):
     bench = Bench(tmp_path / "steps", 300, arms=("tepo",))
     (folder,) = bench.folders(bench.root / "home")
     driver = bench.start(bench.root / "home")
-    tell("\n300 steps of one run")
+    show("\n300 steps of one run")
     figures = watched(driver, bench, list(range(30, 300, 30)), lambda: len(folder.metrics()))
-    assert driver.wait() == 0, driver.said[-2000:]
+    assert driver.wait() == 0, driver.output[-2000:]
     assert len(folder.metrics()) == 300
     levels_off(figures)
     assert middle_and_end(figures, "driver") < DRIVER_GROWTH
@@ -122,13 +121,13 @@ def test_two_hundred_runs_in_one_sweep(tmp_path):
     home = bench.root / "home"
     folders = bench.folders(home)
     driver = bench.start(home)
-    tell("\n200 runs of one step")
+    show("\n200 runs of one step")
 
     def done() -> int:
-        return sum(bool(folder.evaluated_steps()) for folder in folders)
+        return sum(bool(folder.generation_steps()) for folder in folders)
 
     figures = watched(driver, bench, list(range(20, 200, 20)), done)
-    assert driver.wait() == 0, driver.said[-2000:]
+    assert driver.wait() == 0, driver.output[-2000:]
     assert done() == 200
     levels_off(figures)
     assert middle_and_end(figures, "driver") < DRIVER_GROWTH_OF_RUNS

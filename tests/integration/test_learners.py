@@ -1,4 +1,4 @@
-"""Runs of two learners through Ray Train inside Tune: the same science, one after the other, through a death."""
+"""Runs of two learners through Ray Train inside Tune: the numbers of one learner, also through a death."""
 
 from __future__ import annotations
 
@@ -6,38 +6,35 @@ import json
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
+from tepo_lab.records.events import Failed
 from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import RunHistory
 from tepo_lab.train.trial import run_trial
-from tests.integration.faults import Bench, holder, wait_for
+from tests.integration.faults import Bench, event_names, owner, wait_for
+
+pytestmark = pytest.mark.integration
 
 LEARNERS = ("resources.learners=2", "resources.cpus=2")
 
 
 def spans(folders: list[RunFolder]) -> list[tuple[float, float]]:
     """When each run began and ended, in order."""
-    times = [[event["time"] for event in folder.events()] for folder in folders]
-    return sorted((each[0], each[-1]) for each in times)
+    events = [RunHistory.read(folder).events for folder in folders]
+    return sorted((run[0].time, run[-1].time) for run in events)
 
 
 def other_learners(first: int | None) -> list[int]:
     """The processes of a worker group besides its first one, by Ray's title for them and their common parent."""
-
-    def about(pid: int) -> tuple[str, bool]:
-        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-        return parent, b"RayTrainWorker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if int(path.name) != first and about(int(path.name)) == about(int(first or 0)):
-                found.append(int(path.name))
-    return found
+    parent = psutil.Process(first).parent()
+    assert parent is not None
+    workers = [child for child in parent.children() if "RayTrainWorker" in " ".join(child.cmdline())]
+    return [worker.pid for worker in workers if worker.pid != first]
 
 
 def assert_like_one_learner(folder: RunFolder, alone: RunFolder) -> None:
@@ -46,7 +43,7 @@ def assert_like_one_learner(folder: RunFolder, alone: RunFolder) -> None:
         assert step["rollout/tokens"] == reference["rollout/tokens"]
         assert step["actor/grad_norm"] == pytest.approx(reference["actor/grad_norm"], rel=1e-3)
         assert step["actor/entropy"] == pytest.approx(reference["actor/entropy"], rel=1e-3)
-    last = alone.evaluated_steps()[-1]
+    last = alone.generation_steps()[-1]
     ours, theirs = (pd.read_parquet(each.generations(last)) for each in (folder, alone))
     assert len(ours) == len(theirs)
     assert (ours["response"] == theirs["response"]).mean() > 0.9
@@ -64,10 +61,10 @@ def in_one_process(bench: Bench, home: Path) -> dict[str, RunFolder]:
 def test_two_learners_come_to_what_one_comes_to(tmp_path):
     bench = Bench(tmp_path / "bench", steps=2, arms=("tepo",))
     driver = bench.complete(tmp_path / "home", *LEARNERS)
-    table = json.loads(driver.said[driver.said.index("{") : driver.said.rindex("}") + 1])
+    table = json.loads(driver.output[driver.output.index("{") : driver.output.rindex("}") + 1])
     assert table["rows"][0]["outcome"] == "complete"
     (folder,) = bench.folders(tmp_path / "home")
-    assert [event["event"] for event in folder.events()] == ["started", "checkpoint", "evaluated", "complete"]
+    assert event_names(folder) == ["started", "checkpoint", "evaluated", "complete"]
     assert not folder.lease_file.exists()
     assert_like_one_learner(folder, in_one_process(bench, tmp_path / "alone")["tepo"])
 
@@ -78,15 +75,15 @@ def test_a_run_that_loses_a_learner_goes_on_from_its_checkpoint(tmp_path):
     home = tmp_path / "home"
     driver = bench.start(home, *LEARNERS)
     (folder,) = bench.folders(home)
-    assert wait_for(lambda: any(folder.checkpoints.glob("step-*")), driver), driver.said
-    (victim,) = other_learners(holder(folder))
+    assert wait_for(lambda: any(folder.checkpoints.glob("step-*")), driver), driver.output
+    (victim,) = other_learners(owner(folder))
     os.kill(victim, signal.SIGKILL)
     killed = time.time()
-    assert driver.wait() == 0, driver.said
-    events = {event["event"]: event for event in folder.events()}
+    assert driver.wait() == 0, driver.output
+    events = {event.event: event for event in RunHistory.read(folder).events}
     assert "failed" not in events
-    assert events["resumed"]["time"] > killed
-    assert events["resumed"]["step"] >= 4
+    assert events["resumed"].time > killed
+    assert events["resumed"].step >= 4
     assert_like_one_learner(folder, in_one_process(bench, tmp_path / "alone")["tepo"])
 
 
@@ -103,10 +100,11 @@ def test_a_failure_of_the_users_making_ends_the_run_and_says_why(tmp_path):
     bench = Bench(tmp_path / "bench", steps=1, arms=("tepo",))
     too_few = ("trainer.dynamic_sampling=refill", "trainer.max_generation_batches=1")
     driver = bench.start(tmp_path / "home", *LEARNERS, *too_few)
-    assert driver.wait() == 1, driver.said
-    folder = next((tmp_path / "home" / "runs").iterdir())
-    events = RunFolder(folder).events()
-    assert [event["event"] for event in events] == ["started", "failed"]
-    assert (events[-1]["kind"], events[-1]["error_type"]) == ("user", "DataError")
-    assert "raise trainer.max_generation_batches" in events[-1]["error"]
-    assert "Traceback" in RunFolder(folder).log_file.read_text()
+    assert driver.wait() == 1, driver.output
+    folder = RunFolder(next((tmp_path / "home" / "runs").iterdir()))
+    assert event_names(folder) == ["started", "failed"]
+    outcome = RunHistory.read(folder).outcome
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.error_type) == ("user", "DataError")
+    assert "trainer.max_generation_batches" in outcome.error
+    assert "Traceback" in folder.log_file.read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -13,10 +12,9 @@ import pytest
 from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.expand import expand, load_sweep
 from tests.conftest import SMALL
+from tests.integration.faults import command, event_names
 
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from tepo_lab.cli import main; main()", *arguments]
+pytestmark = pytest.mark.integration
 
 
 def run(*arguments: str, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -61,8 +59,8 @@ def test_a_sweep_is_trained_and_ends_with_its_table(first_run, home):
         counted = rows.groupby("benchmark")["correct"].agg(["sum", "count"])
         for name, cell in shown["cells"].items():
             assert (cell["correct"], cell["graded"]) == tuple(counted.loc[name])
-    for said in ("Results: ", "Cost: ", "tepo-lab report table3 --panel e", "tepo-lab ui"):
-        assert said in first_run.stderr
+    for part in ("Results: ", "Cost: ", "tepo-lab report table3 --panel e", "tepo-lab ui"):
+        assert part in first_run.stderr
 
 
 def test_a_second_call_starts_nothing_and_prints_the_same_table(first_run, home):
@@ -100,7 +98,7 @@ def test_mlflow_holds_every_run_with_its_metrics(first_run, home):
         ]
 
 
-def test_a_failure_of_the_users_making_is_told_and_the_other_arms_go_on(tmp_path):
+def test_a_users_failure_is_explained_and_the_other_arms_go_on(tmp_path):
     """On problems of one's own, which lie beside where the command is given: a trial's working folder is another."""
     (tmp_path / "own.jsonl").write_text(
         "".join(f'{{"id": "p{n}", "problem": "{n}+{n + 1}=", "answer": "{2 * n + 1}"}}\n' for n in range(1, 9))
@@ -117,8 +115,8 @@ def test_a_failure_of_the_users_making_is_told_and_the_other_arms_go_on(tmp_path
     assert "Traceback" not in failed.stderr
     assert "is not finite" in failed.stderr
     whole, broken = (RunFolder(next(home.glob(f"runs/{arm}-*"))) for arm in ("gspo", "tepo_kl_1"))
-    assert whole.events()[-1]["event"] == "complete"
-    assert [event["event"] for event in broken.events()] == ["started", "failed"]
+    assert event_names(whole)[-1] == "complete"
+    assert event_names(broken) == ["started", "failed"]
     (cause,) = json.loads(run("why", "--home", str(home), "--format", "json").stdout)
     assert (cause["kind"], cause["runs"]) == ("user", [broken.name])
     assert cause["log"][-1].startswith("tepo_lab.errors.ObjectiveError: step 1:")

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from tepo_lab.records.files import run_folders
+from tepo_lab.records.history import read_histories
 from tests.conftest import SMALL
+from tests.integration.faults import event_names
 from tests.integration.test_run import run
 
 SWEEP = """
@@ -30,15 +32,9 @@ def test_a_search_ends_the_worse_points_and_its_table_says_what_was_chosen(tmp_p
     sweep.write_text(SWEEP)
     arguments = (str(sweep), *SMALL, "trainer.steps=4", "--home", str(home))
     table = json.loads(run("run", *arguments, "--format", "json").stdout)
-    last = {folder.name: folder.events()[-1]["event"] for folder in run_folders(home)}
+    last = {folder.name: event_names(folder)[-1] for folder in run_folders(home)}
     assert set(last.values()) == {"complete", "stopped"}
-    validated = [
-        (event["step"], event["value"])
-        for folder in run_folders(home)
-        for event in folder.events()
-        if event["event"] == "validated"
-    ]
-    assert {step for step, _ in validated} == {2, 4}
+    assert {step for history in read_histories(home) for step in history.validations} == {2, 4}
     selection = json.loads((home / "sweeps" / "explore" / "selection.json").read_text())
     (chosen,) = selection["chosen"]
     assert selection["scores"][chosen] == max(selection["scores"].values())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tepo_lab.records.processes import process
-from tests.integration.faults import Bench, holder, wait_for
+from tepo_lab.records.events import Complete
+from tepo_lab.records.history import RunHistory
+from tests.integration.faults import Bench, owner, wait_for
 
 
 @pytest.fixture
@@ -36,18 +38,18 @@ def test_a_sweep_spreads_over_two_nodes_and_goes_on_when_one_dies(cluster, tmp_p
     folders = bench.folders(home)
 
     def at_work() -> dict[int, Path]:
-        """Which raylet's process holds a run that has a checkpoint."""
-        held = {folder.path: process(holder(folder) or 0) for folder in folders if folder.checkpoint_steps()}
-        return {each.parent: path for path, each in held.items() if each is not None}
+        """By raylet, the run with a checkpoint that its process owns."""
+        owners = {folder.path: owner(folder) for folder in folders if folder.checkpoint_steps()}
+        return {psutil.Process(pid).ppid(): path for path, pid in owners.items() if pid is not None}
 
-    assert wait_for(lambda: set(raylets.values()) <= set(at_work()), driver), driver.said
+    assert wait_for(lambda: set(raylets.values()) <= set(at_work()), driver), driver.output
     lost = at_work()[raylets["worker"]]
     cluster.remove_node(worker, allow_graceful=False)
     killed = time.time()
-    assert driver.wait() == 0, driver.said
-    events = {folder.path: folder.events() for folder in folders}
-    assert all(each[-1]["event"] == "complete" for each in events.values())
-    (again,) = (event for event in events[lost] if event["event"] == "resumed")
-    assert again["time"] > killed
-    assert again["step"] >= 4
-    assert bench.difference(home, bench.leave_in_peace(tmp_path / "peaceful")) == ""
+    assert driver.wait() == 0, driver.output
+    histories = {folder.path: RunHistory.read(folder) for folder in folders}
+    assert all(isinstance(history.outcome, Complete) for history in histories.values())
+    (again,) = (event for event in histories[lost].events if event.event == "resumed")
+    assert again.time > killed
+    assert again.step >= 4
+    assert bench.difference(home, bench.run_undisturbed(tmp_path / "undisturbed")) == ""
