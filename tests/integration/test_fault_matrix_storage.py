@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 #: Damage to a run that was stopped after its step 14 (its checkpoints are of steps 8 and 12), by what it does to it.
 STOPPED: dict[str, Callable[[RunFolder], object]] = {
     "newest checkpoint: weights cut off": lambda run: truncate(run.checkpoint(12) / "model" / "model.safetensors"),
-    "newest checkpoint: a bit flipped": lambda run: flip(run.checkpoint(12) / "training.pt"),
+    "newest checkpoint: a bit flipped": lambda run: flip(next(run.checkpoint(12).glob("*.safetensors"))),
     "newest checkpoint: no manifest": lambda run: (run.checkpoint(12) / "manifest.json").unlink(),
     "metrics: last line cut off": lambda run: cut_last_line(run.metrics_file),
     "events: last line cut off": lambda run: cut_last_line(run.events_file),

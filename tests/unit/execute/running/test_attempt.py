@@ -37,7 +37,7 @@ def test_the_trial_is_opened_at_the_commits_recorded_with_the_nodes_hardware(tmp
     spec = compose_run("tepo", "nano", seed=1)
     spec = spec.model_copy(update={"data": DatasetData(kind="dataset", hub="some/problems")})
     folder = entry(tmp_path, planned(spec)).folder
-    monkeypatch.setattr(hub_commits, "_TAKEN", {("data set", "some/problems", None, None): "c" * 40})
+    monkeypatch.setattr(hub_commits, "_COMMITS", {("data set", "some/problems", None, None): "c" * 40})
     assert finish(session(spec, folder, "one"))
     ((used, given),) = stub.opened
     assert (used.data.revision, used.model, given["hardware"]) == ("c" * 40, spec.model, hardware())
