@@ -1,4 +1,4 @@
-"""A home in which one run's records are damaged: every command names it in a line and goes on with the rest."""
+"""A home in which one run's records are damaged: every command goes on with the other runs, and changes no record."""
 
 from __future__ import annotations
 
@@ -10,44 +10,51 @@ from pathlib import Path
 import pytest
 
 from tepo_lab import results
-from tepo_lab.execute.planning.actions import entry
-from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.registry.compose import compose_run
-from tepo_lab.registry.expand import planned
-from tests.integration.command import call
+from tests.integration.command import Done, call
 from tests.paper_home import paper_run
+
+pytestmark = pytest.mark.integration
 
 STEPS = 6
 
-#: What may stand in a run.json instead of a run.
-RUN_FILES = {
-    "nothing": b"",
-    "half of it": b'{"id": "0123456789ab", "fam',
-    "an empty mapping": b"{}",
-    "a list": b"[]",
-    "null": b"null",
-    "bytes": bytes(range(256)),
-    "an id alone": b'{"id": "x"}',
-    "an empty spec": b'{"id": "x", "family": "f", "spec": {}}',
-    "a spec of text": b'{"id": "x", "family": "f", "spec": "text"}',
-    "another project's": b'{"name": "x", "runs": [1, 2], "spec": {"containers": []}}',
+
+def write(file: str, content: bytes) -> Callable[[RunFolder], object]:
+    return lambda run: (run.path / file).write_bytes(content)
+
+
+def put_first(file: str, line: str) -> Callable[[RunFolder], object]:
+    return lambda run: (run.path / file).write_text(f"{line}\n{(run.path / file).read_text()}")
+
+
+def make_folder(run: RunFolder) -> None:
+    run.run_file.unlink()
+    run.run_file.mkdir()
+
+
+#: What may have happened to a run's records, each the state `damaged`.
+DAMAGE: dict[str, Callable[[RunFolder], object]] = {
+    "run.json empty": write("run.json", b""),
+    "run.json cut off": write("run.json", b'{"id": "0123456789ab", "fam'),
+    "run.json without keys": write("run.json", b"{}"),
+    "run.json a list": write("run.json", b"[]"),
+    "run.json bytes": write("run.json", bytes(range(256))),
+    "run.json of another project": write("run.json", b'{"name": "x", "runs": [1, 2], "spec": {"containers": []}}'),
+    "run.json a folder": make_folder,
+    "events begin with garbage": put_first("events.jsonl", "garbage"),
+    "events begin with no event": put_first("events.jsonl", '{"time": 1.0}'),
 }
 
-PLAN = ("plan", "panel-e", "arms=[tepo_no_kl,tepo]", "seeds=[1,2,3]")
-TABLE = ("report", "panel-e", "profile=nano")
-TARGET = (*TABLE, "--target", "1", "--window", "1")
-BUDGET = (*TABLE, "--equal", "tokens")
-PAGE = (*TABLE, "--page", "--out", "page.html")
+PLAN = ("plan", "panel-e", "arms=[tepo_no_kl,tepo]", "seeds=[1,2]", "base=false", "trainer.steps=6", "--format", "json")
+TABLE = ("report", "panel-e", "profile=nano", "--format", "json")
+TARGET = ("report", "panel-e", "profile=nano", "--target", "1", "--window", "1")
 FIGURE = ("report", "dynamics", "profile=nano", "--out", "figure.svg")
-
-#: Commands that answer at once, and those that make something.
-QUICK = [("status", "panel-e"), ("why", "panel-e"), PLAN, ("clean",), TABLE]
 MAKING = [
     ("clean", "panel-e", "--unknown", "--yes"),
     TARGET,
-    BUDGET,
-    PAGE,
+    ("report", "panel-e", "profile=nano", "--equal", "tokens"),
+    ("report", "panel-e", "profile=nano", "--page", "--out", "page.html"),
     FIGURE,
     ("bundle", "panel-e", "profile=nano", "--out", "panel-e.tar.gz"),
     ("mirror",),
@@ -56,8 +63,8 @@ MAKING = [
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with two complete runs of two arms, and a third that is to be damaged."""
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with three complete runs of two arms."""
     home = tmp_path_factory.mktemp("home")
     benchmarks = compose_run("tepo", "nano", seed=1).suite.benchmarks
     for arm, seed in (("tepo_no_kl", 1), ("tepo", 1), ("tepo", 2)):
@@ -68,130 +75,103 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(intact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    return shutil.copytree(whole, tmp_path / "outputs")
+    return shutil.copytree(intact, tmp_path / "outputs")
 
 
+@pytest.fixture
 def damaged(home: Path) -> RunFolder:
     (path,) = home.glob("runs/tepo-nano-s2-*")
     return RunFolder(path)
 
 
 @pytest.fixture
-def goes_on(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Calls a command, which must not stop at the damaged run. Returns what it said."""
+def lab(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Calls a command, which must not stop at the damaged run."""
 
-    def check(*arguments: str) -> str:
+    def run(*arguments: str) -> Done:
         done = call(capsys, monkeypatch, *arguments)
         # What MLflow cannot be shown is no success.
         assert done.code == (1 if arguments[0] == "mirror" else 0), done.stderr
         assert "Traceback" not in done.stderr
-        said = ("tepo-lab: note: ", "Missing or cut short: ")
-        assert all(line.startswith(said) for line in done.stderr.splitlines() if "damaged" in line)
-        return done.stdout + done.stderr
+        return done
 
-    return check
+    return run
 
 
-@pytest.mark.parametrize("content", RUN_FILES.values(), ids=RUN_FILES)
-def test_a_run_file_that_is_no_runs(content: bytes, home: Path, goes_on: Callable[..., str]) -> None:
-    folder = damaged(home)
-    folder.run_file.write_bytes(content)
-    said = goes_on("status")
-    assert f"{folder.name}  damaged" in said
-    assert said.count("complete") == 3
-    assert "1 run, damaged: " in goes_on("why")
-
-
-@pytest.mark.parametrize("name", ["half of it", "an empty spec"])
-def test_commands_that_answer_at_once(name: str, home: Path, goes_on: Callable[..., str]) -> None:
-    folder = damaged(home)
-    folder.run_file.write_bytes(RUN_FILES[name])
-    said = {arguments: goes_on(*arguments) for arguments in QUICK}
-    assert f"{folder.name}  damaged" in said["status", "panel-e"]
-    assert "mend: the command that ran it writes it anew." in said["why", "panel-e"]
-    assert "its run.json is damaged and will be written anew" in said[PLAN]
-    assert f"note: run {folder.name} is passed over: " in said["clean",]
-    assert f"note: run {folder.name} is passed over: " in said[TABLE]
-    assert "partly: 1 of 2 seeds" in said[TABLE]
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_run_is_one_state_and_the_others_count(
+    damage: Callable[[RunFolder], object], damaged: RunFolder, lab: Callable[..., Done]
+) -> None:
+    damage(damaged)
+    listed = json.loads(lab("status", "panel-e", "--format", "json").stdout)
+    assert listed["states"] == {"complete": 2, "damaged": 1}
+    (cause,) = json.loads(lab("why", "panel-e", "--format", "json").stdout)
+    assert (cause["kind"], cause["runs"]) == ("damaged", [damaged.name])
+    assert f"{damaged.name}/" in cause["error"]
+    actions = {run["name"]: run["action"] for run in json.loads(lab(*PLAN).stdout)["runs"]}
+    assert (actions[damaged.name], sorted(actions.values())) == ("blocked", ["blocked", "run", "skip", "skip"])
+    table = lab(*TABLE)
+    seeds = {row["arm"]: row["seeds"] for row in json.loads(table.stdout)["rows"]}
+    assert (len(seeds["tepo"]), len(seeds["tepo_no_kl"])) == (1, 1)
+    assert damaged.name in table.stderr
+    assert json.loads(lab("clean", "--format", "json").stdout)["leftovers"] == []
 
 
 @pytest.mark.parametrize("arguments", MAKING, ids=" ".join)
-def test_commands_that_make_something(arguments: tuple[str, ...], home: Path, goes_on: Callable[..., str]) -> None:
-    folder = damaged(home)
-    folder.run_file.write_bytes(b"{}")
-    said = goes_on(*arguments)
-    assert "run.json is damaged (it has no id)" in said
-    assert folder.run_file.read_bytes() == b"{}"
+def test_commands_that_make_something(
+    arguments: tuple[str, ...], damaged: RunFolder, lab: Callable[..., Done]
+) -> None:
+    damaged.run_file.write_bytes(b"{}")
+    lab(*arguments)
+    assert damaged.run_file.read_bytes() == b"{}"
 
 
-def test_notebooks_get_the_other_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = damaged(home)
-    folder.run_file.write_bytes(b"{}")
+def test_notebooks_get_the_other_runs(home: Path, damaged: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged.run_file.write_bytes(b"{}")
     for read in (results.runs, results.metrics, results.generations):
         frame = read(home)
         assert sorted(frame.groupby(["arm", "seed"]).groups) == [("tepo", 1), ("tepo_no_kl", 1)]
-        assert f"run {folder.name} is passed over: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", RUN_FILES.values(), ids=RUN_FILES)
-def test_running_it_writes_the_run_file_anew(content: bytes, home: Path) -> None:
-    folder = damaged(home)
-    folder.run_file.write_bytes(content)
-    found = entry(home, planned(compose_run("tepo", "nano", seed=2)))
-    assert (found.folder, found.action) == (folder, "resume")
-    prepare_folder(found)
-    run = folder.run()
-    assert (run["id"], run["family"]) == (found.planned.run_id, found.planned.family)
-    assert run["earlier_provenance"] == [{"commit": None, "lost": "run.json was damaged and written anew"}]
-    assert run["created"] == folder.events()[0]["time"]
+        assert damaged.name in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", ['{"step": 7, "rew', '{"step": 7, "rew\n', "\x00" * 100], ids=["cut", "line", "zeros"])
-def test_a_line_that_a_death_cut_off_changes_nothing(
-    end: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_last_line_that_a_kill_cut_off_changes_nothing(
+    end: str, damaged: RunFolder, lab: Callable[..., Done]
 ) -> None:
-    asked = [*QUICK, TARGET, BUDGET, FIGURE] if end == "\x00" * 100 else QUICK
-    whole = [call(capsys, monkeypatch, *arguments) for arguments in asked]
-    for log in ("events", "metrics"):
-        with (damaged(home).path / f"{log}.jsonl").open("a") as stream:
+    commands = [("status", "panel-e"), ("why", "panel-e"), PLAN, ("clean",), TABLE, TARGET]
+    before = [lab(*arguments) for arguments in commands]
+    for log in (damaged.events_file, damaged.metrics_file):
+        with log.open("a") as stream:
             stream.write(end)
-    assert [call(capsys, monkeypatch, *arguments) for arguments in asked] == whole
+    assert [lab(*arguments) for arguments in commands] == before
 
 
-@pytest.mark.parametrize("log", ["events", "metrics"])
 @pytest.mark.parametrize("line", ["garbage", '{"time": 1.0}', "[]"])
-def test_a_damaged_line_in_the_middle_is_named(log: str, line: str, home: Path, goes_on: Callable[..., str]) -> None:
-    path = damaged(home).path / f"{log}.jsonl"
-    path.write_text(f"{line}\n" + path.read_text())
-    reading = [TARGET, BUDGET, TABLE, *([FIGURE, PAGE, ("mirror",)] if line == "garbage" else [])]
-    for arguments in reading:
-        assert f"{log}.jsonl:1 cannot be read" in goes_on(*arguments)
-    for arguments in QUICK[:-1]:
-        goes_on(*arguments)
-    assert "Missing or cut short: TEPO: records of seed 2 damaged\n" in goes_on(*FIGURE)
-    # A table counts generations, which are whole.
-    assert ("records damaged" in goes_on(*TABLE)) == (log == "events")
-    assert "2: records damaged" in goes_on(*TARGET)
+def test_damaged_metrics_are_named_where_they_are_read(
+    line: str, damaged: RunFolder, lab: Callable[..., Done]
+) -> None:
+    put_first("metrics.jsonl", line)(damaged)
+    assert f"{damaged.name}/metrics.jsonl" in lab(*TARGET).stderr
+    assert damaged.name in lab(*FIGURE).stderr
+    # A table counts generations, which are intact.
+    seeds = {row["arm"]: row["seeds"] for row in json.loads(lab(*TABLE).stdout)["rows"]}
+    assert len(seeds["tepo"]) == 2
 
 
-def test_a_target_on_validation_scores(home: Path, goes_on: Callable[..., str]) -> None:
-    """Scores of a search stand in the events."""
-    folder = damaged(home)
+def test_a_target_on_validation_scores(home: Path, damaged: RunFolder, lab: Callable[..., Done]) -> None:
+    """Scores of a search are in the events."""
     for path in sorted(home.glob("runs/*")):
         for step, value in ((3, 20.0), (6, 60.0)):
             append_line(path / "events.jsonl", {"time": 1.0, "event": "validated", "step": step, "value": value})
-        append_line(path / "events.jsonl", {"time": 1.0, "event": "complete", "step": 6})
-    asked = ("report", "panel-e", "profile=nano", "--target", "50", "--metric", "validation", "--format", "json")
-    text = folder.events_file.read_text()
-    folder.events_file.write_text(text + '{"time": 1.0, "ev\n')
-    rows = {row["arm"]: row for row in json.loads(goes_on(*asked))["rows"]}
-    assert [(each["seed"], each["step"]) for each in rows["tepo"]["seeds"]] == [(1, 6), (2, 6)]
-    folder.events_file.write_text(text.replace('"event":"started"', '"event:"started"'))
-    said = goes_on(*asked)
-    rows = {row["arm"]: row for row in json.loads(said[: said.rindex("}") + 1])["rows"]}
-    assert [(each["seed"], each["outcome"]) for each in rows["tepo"]["seeds"]] == [
-        (1, "reached"),
-        (2, "records damaged"),
-    ]
+    asked = (*TABLE[:3], "--target", "50", "--metric", "validation", "--format", "json")
+    text = damaged.events_file.read_text()
+    damaged.events_file.write_text(text + '{"time": 1.0, "ev\n')
+    rows = {row["arm"]: row for row in json.loads(lab(*asked).stdout)["rows"]}
+    assert [(seed["seed"], seed["step"]) for seed in rows["tepo"]["seeds"]] == [(1, 6), (2, 6)]
+    damaged.events_file.write_text(text.replace('"event":"started"', '"event:"started"'))
+    rows = {row["arm"]: row for row in json.loads(lab(*asked).stdout)["rows"]}
+    outcomes = {seed["seed"]: seed["outcome"] for seed in rows["tepo"]["seeds"]}
+    assert outcomes[1] == "reached"
+    assert outcomes.get(2) != "reached"
