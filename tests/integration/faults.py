@@ -222,7 +222,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], bool], driver: Driver, seconds: float = 120.0) -> bool:
+def wait_for(condition: Callable[[], bool], driver: Driver, seconds: float = 300.0) -> bool:
     """Whether the condition came true while the driver ran. Raises `TimeoutError` when neither ends in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -37,8 +37,6 @@ from tests.integration.faults import (
 from tests.integration.sockets import LOOPBACK, listening
 from tests.trial_config import trial_config
 
-pytestmark = pytest.mark.integration
-
 STEPS = 12
 
 

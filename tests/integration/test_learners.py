@@ -18,8 +18,6 @@ from tepo_lab.records.history import RunHistory
 from tepo_lab.train.trial import run_trial
 from tests.integration.faults import Bench, event_names, owner, wait_for
 
-pytestmark = pytest.mark.integration
-
 LEARNERS = ("resources.learners=2", "resources.cpus=2")
 
 

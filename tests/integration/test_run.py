@@ -14,8 +14,6 @@ from tepo_lab.registry.expand import expand, load_sweep
 from tests.conftest import SMALL
 from tests.integration.faults import command, event_names
 
-pytestmark = pytest.mark.integration
-
 
 def run(*arguments: str, check: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, cwd=cwd)
