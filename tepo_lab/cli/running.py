@@ -79,21 +79,12 @@ def run(
     console = console_of(stderr=True)
     observer = ConsoleObserver(expansion, console)
     folders = [find_folder(home, run) for run in expansion.runs]
-    mirror = MirrorThread(
-        home,
-        mlflow,
-        expansion.sweep.name,
-        # A run is shown once it has begun; until then its folder says only what is asked for.
-        lambda: [folder for folder in folders if folder.events_file.exists()],
-        observer.note,
-    )
+    mirror = MirrorThread(home, mlflow, expansion.sweep.name, folders, observer.note)
     observer.on_start = mirror.start
     try:
         result = run_sweep(home, expansion, observer, address=address)
         tables, command = sweep_tables(home, name, overrides or [])
-        values = rendered(tables, TableFormat.md), plain(tables), build_page(tables, home)
-        result.write_table(*values)
-        mirror.log_table(*values)
+        result.write_table(rendered(tables, TableFormat.md), plain(tables), build_page(tables, home))
     finally:
         mirror.stop(timeout_seconds=MIRROR_SECONDS)
     print_tables(tables, format)
@@ -309,23 +300,23 @@ def ui(
 def mirror(
     home: Home = HOME,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Compare every value of every run, also of those that were done.")
+        bool, typer.Option("--rebuild", help="Delete what MLflow shows of the home, and make all of it again.")
     ] = False,
     mlflow: Mlflow = None,
 ) -> None:
     """Bring MLflow's runs up to date with the records.
 
-    What is missing is made, what is wrong made again. Exit code 1 when a run is not shown because its records are
-    damaged.
+    What is missing is made; runs whose records were deleted are deleted. Exit code 1 when a run is not shown because
+    its records are damaged.
     """
     check_home(home)
     if not any(home.glob("runs/*/run.json")):
         raise ConfigError(f"--home {home}: there is no run to mirror; tepo-lab run panel-e makes some.")
     from tepo_lab.execute.showing.text import counted
-    from tepo_lab.track.mirror import rebuild as rebuild_mirror
+    from tepo_lab.track.rebuild import mirror_home
 
     problems: list[str] = []
-    shown = rebuild_mirror(home, mlflow, on_problem=problems.append, verify=rebuild)
+    shown = mirror_home(home, mlflow, problems.append, rebuild=rebuild)
     for problem in problems:
         print_note(problem)
     echo(f"MLflow shows {counted(shown, 'run')} of {home.resolve()}.")

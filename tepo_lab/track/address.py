@@ -1,4 +1,4 @@
-"""Where the mirror of a home lies."""
+"""Where the mirror of a home is, and tracking addresses without their secrets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pathlib import Path
 from tepo_lab.errors import ConfigError
 
 _SCHEMES = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql", "databricks")
+
+#: What may be printed behind the scheme: host and port, or neither, and a path.
+_PLACE = re.compile(r"(\[[\da-fA-F:.]*\]|[^:/@\[\]]*)(:\d*)?(/.*)?", re.DOTALL)
+
+#: An address in a text, without the punctuation behind it.
+_IN_TEXT = re.compile(r"[\w+.-]+://\S+?(?=[\"')>.,:;]*(?:\s|$))")
 
 
 def database_file(home: Path) -> Path:
@@ -22,14 +28,14 @@ def own_address(home: Path) -> str:
 
 
 def artifact_folder(home: Path) -> Path:
-    """Where the artifacts of a home's database lie."""
+    """The folder of the artifacts of a home's database."""
     return home.resolve() / "mlartifacts"
 
 
 def tracking_address(home: Path, given: str | None = None) -> str:
     """The MLflow tracking URI: the one given, else `MLFLOW_TRACKING_URI`, else the SQLite database in the home.
 
-    Raises `ConfigError` for a URI that MLflow cannot track to, and for a home whose path a database URI cannot hold.
+    Raises `ConfigError` for a URI that MLflow cannot track to, and for a home whose path a database URI cannot contain.
     """
     uri = given or os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
@@ -52,8 +58,10 @@ def _check_driver(uri: str) -> None:
 
     try:
         make_url(uri).get_dialect().import_dbapi()
-    except (ArgumentError, ValueError) as error:
-        raise ConfigError(f"MLflow tracking URI {shown(uri)!r} cannot be used: {error}.") from None
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            f"MLflow tracking URI {shown(uri)!r} cannot be used: give postgresql://USER@HOST:PORT/DATABASE."
+        ) from None
     except ImportError as error:
         install = "pip install 'psycopg[binary]'" if error.name == "psycopg" else f"pip install {error.name}"
         raise ConfigError(
@@ -62,5 +70,21 @@ def _check_driver(uri: str) -> None:
 
 
 def shown(uri: str) -> str:
-    """`uri` as it may be printed: without a password."""
-    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1:***@", uri)
+    """`uri` as it may be printed and recorded: scheme, host, port and database; no user, password, token or query.
+
+    An address that cannot be divided into these is its scheme alone.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return "***" if re.search("[@?=]", uri) else uri
+    place, query = re.fullmatch(r"([^?#;]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not place.startswith("/"):
+        # A password may contain an @ itself.
+        place = place.rpartition("@")[2]
+    # An @ behind a ? may end a password with a ? in it: then what stands before is no host.
+    return f"{scheme}://{place if _PLACE.fullmatch(place) and '@' not in query else '***'}"
+
+
+def masked(text: str) -> str:
+    """A text with each address in it as `shown`."""
+    return _IN_TEXT.sub(lambda match: shown(match[0]), text)

@@ -1,13 +1,10 @@
-"""The MLflow store of a home: made once, whole, and opened by one writer at a time."""
+"""The MLflow store of a home: made once and opened by one writer at a time."""
 
 from __future__ import annotations
 
-import fcntl
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -20,63 +17,42 @@ from tepo_lab.track.address import artifact_folder, database_file, own_address
 #: What a store that is down, locked, damaged or deleted raises.
 FAILURES = (MlflowException, SQLAlchemyError, OSError)
 
-
 #: Of the tables of a tracking database, those that every version has.
-_MLFLOWS_TABLES = frozenset({"alembic_version", "experiments"})
+_TABLES = frozenset({"alembic_version", "experiments"})
 
 
-class BusyError(Exception):
-    """Another process of this home is writing to the mirror."""
-
-
-@contextmanager
-def one_writer(home: Path, wait_seconds: float) -> Iterator[None]:
-    """Hold the home's writing lock, which the system frees should the holder die.
-
-    Raises `BusyError` when another process holds it for longer than `wait_seconds`.
-    """
+def one_writer(home: Path, wait_seconds: float) -> FileLock:
+    """The home's lock on writing to MLflow. Entering it raises `filelock.Timeout` while another process owns it."""
     home.mkdir(parents=True, exist_ok=True)
-    with (home / ".mlflow.lock").open("a") as stream:
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise BusyError from None
-                time.sleep(0.05)
-        yield
+    return FileLock(home / "mlflow.lock", timeout=wait_seconds)
 
 
 def open_client(home: Path, uri: str) -> MlflowClient:
-    """A client of the store at `uri`, with the home's database made when it is missing. Call it under `one_writer`.
+    """A client of the store at `uri`; makes the home's database when it is missing. Call it under `one_writer`.
 
-    Raises `RecordError` when what stands in the database's place is another program's.
+    Raises `RecordError` when the database file is another program's.
     """
     artifacts = str(artifact_folder(home))
     if uri == own_address(home):
         database = database_file(home)
         if not database.exists() or database.stat().st_size == 0:
             _make_database(database, artifacts)
-        elif not set(inspect(create_engine(uri, poolclass=NullPool)).get_table_names()) >= _MLFLOWS_TABLES:
+        elif not set(inspect(create_engine(uri, poolclass=NullPool)).get_table_names()) >= _TABLES:
             # MLflow would add its tables to it.
-            raise RecordError(
-                f"{database} is another program's database: move it away and call 'tepo-lab mirror --rebuild'."
-            )
-    elif keeps_artifacts_here(uri):
+            raise RecordError(f"{database} is another program's database: move it away and call 'tepo-lab mirror'.")
+    elif stores_artifacts_here(uri):
         # Makes the schema in an empty database.
         SqlAlchemyStore(uri, artifacts)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def keeps_artifacts_here(uri: str) -> bool:
+def stores_artifacts_here(uri: str) -> bool:
     """Whether `uri` is a database that we open ourselves, so that artifacts go to a folder of the home."""
     return not uri.startswith(("http://", "https://", "databricks"))
 
 
 def _make_database(database: Path, artifacts: str) -> None:
-    # Some sixty migrations run; a process killed among them must not leave half a database behind.
+    # Some sixty migrations run; a process killed among them must not leave a part of a database.
     partial = database.with_name(".mlflow.db.partial")
     partial.unlink(missing_ok=True)
     SqlAlchemyStore(f"sqlite:///{partial}", artifacts)

@@ -14,14 +14,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from tepo_lab.errors import RecordError, ResourceError
 from tepo_lab.track import ENVIRONMENT
-from tepo_lab.track.address import artifact_folder, database_file, own_address, tracking_address
+from tepo_lab.track.address import artifact_folder, database_file, masked, own_address, shown, tracking_address
 
 START_SECONDS = 180.0
 STOP_SECONDS = 10.0
@@ -45,10 +45,10 @@ def serve(
     """
     uri = tracking_address(home, tracking_uri)
     if uri.startswith(("http://", "https://")):
-        on_ready(uri)
+        on_ready(shown(uri))
         return
     endings = (signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, _interrupt) for each in endings}
+    before = {number: signal.signal(number, _interrupt) for number in endings}
     try:
         with running_server(home, port=port, host=host, tracking_uri=tracking_uri, on_start=on_start) as (
             address,
@@ -60,8 +60,8 @@ def serve(
     except KeyboardInterrupt:
         return
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -75,8 +75,8 @@ def running_server(
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An MLflow server over the home's mirror as a child process: its address and process, once it answers.
 
-    It runs in a process group of its own, which is ended on the way out. `on_start` is called before the wait, when
-    nothing is known to be in the way. Raises as `serve` does.
+    It runs in a process group of its own, which is ended on the way out. `on_start` is called before the wait.
+    Raises as `serve` does.
     """
     uri = tracking_address(home, tracking_uri)
     if uri == own_address(home) and not database_file(home).exists():
@@ -84,12 +84,12 @@ def running_server(
     port = _usable_port(host, port)
     on_start()
     artifacts = str(artifact_folder(home))
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host]
-    command += ["--port", str(port), "--workers", "1", "--default-artifact-root", artifacts]
-    command += ["--artifacts-destination", artifacts]
-    # Background jobs serve model evaluation, which nothing here uses; they cost processes and memory.
-    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_LOGGING_LEVEL": "WARNING"}
-    environment = ENVIRONMENT | os.environ | quiet
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    command += ["--default-artifact-root", artifacts, "--artifacts-destination", artifacts]
+    # The URI, which may contain a password, is not an argument: every user of the machine can read those. Background
+    # jobs serve model evaluation, which nothing here uses; they cost processes and memory.
+    own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    environment = ENVIRONMENT | os.environ | own | {"MLFLOW_LOGGING_LEVEL": "WARNING"}
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -121,8 +121,8 @@ def _wait_until_it_answers(address: str, server: subprocess.Popen[bytes], log: I
         if server.poll() is not None:
             log.seek(0)
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-            said = lines[-1].strip() if lines else "it said nothing"
-            raise ResourceError(f"The MLflow server did not start (exit code {server.returncode}): {said}")
+            reason = masked(lines[-1].strip()) if lines else "it printed nothing"
+            raise ResourceError(f"The MLflow server did not start (exit code {server.returncode}): {reason}")
         try:
             with opener.open(f"{address}/health", timeout=5):
                 return
@@ -139,12 +139,8 @@ def _first_page(address: str) -> str:
     )
     with _direct().open(request, timeout=60) as answer:
         experiments = json.load(answer).get("experiments", [])
-    sweeps = [each["experiment_id"] for each in experiments if each["name"] != "Default"]
-    if not sweeps:
-        return "#/experiments?workflowType=machine_learning"
-    # Only an order other than by time shows the runs without unfolding their parent.
-    order = urllib.parse.urlencode({"orderByKey": "tags.`mlflow.runName`", "orderByAsc": "true"})
-    return f"#/experiments/{sweeps[0]}/runs?workflowType=machine_learning&{order}"
+    sweep = next((item["experiment_id"] for item in experiments if item["name"] != "Default"), None)
+    return f"#/experiments{'' if sweep is None else f'/{sweep}/runs'}?workflowType=machine_learning"
 
 
 def _direct() -> urllib.request.OpenerDirector:
@@ -153,24 +149,14 @@ def _direct() -> urllib.request.OpenerDirector:
 
 
 def _end_group(server: subprocess.Popen[bytes]) -> None:
-    for ending in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(server.pid, ending)
-        except ProcessLookupError:
-            break
-        deadline = time.monotonic() + STOP_SECONDS
-        while time.monotonic() < deadline and _group_lives(server):
-            time.sleep(0.05)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(STOP_SECONDS)
+    # Workers that outlive the server.
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
     server.wait()
-
-
-def _group_lives(server: subprocess.Popen[bytes]) -> bool:
-    server.poll()
-    try:
-        os.killpg(server.pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

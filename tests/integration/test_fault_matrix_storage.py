@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from mlflow_runs import shown_values
 
 from tepo_lab.records.files import RunFolder
 from tepo_lab.records.history import read_events
 from tests.integration import faults
 from tests.integration.fault_points import STEPS, check_difference, first_at, summary
 from tests.integration.faults import cut_last_line, flip, show, truncate
+from tests.mlflow_runs import recorded_values, shown_values
 
 pytestmark = pytest.mark.slow
 
@@ -188,15 +188,15 @@ def tracking_server(folder: Path, port: int) -> Iterator[tuple[str, subprocess.P
 
 def mirrored(address: str, home: Path, folders: list[RunFolder]) -> bool:
     """Whether MLflow holds the runs and values of the records, and no others."""
-    from tepo_lab.track.state import run_state
+
     from tepo_lab.track.store import open_client
 
-    expected = {folder.name: run_state(folder, "faults").values for folder in folders}
+    expected = {folder.name: recorded_values(folder) for folder in folders}
     return shown_values(open_client(home, address), "faults") == expected
 
 
 def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_undisturbed, monkeypatch):
-    from tepo_lab.track.mirror import rebuild
+    from tepo_lab.track.rebuild import mirror_home
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     matrix = faults.Matrix("MLflow fails; training goes on.")
@@ -215,7 +215,7 @@ def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_undisturbed, monk
     assert "is behind the records" in driver.output
     assert narrow.difference(home, narrow_undisturbed) == ""
     with tracking_server(place, port):
-        assert rebuild(home, address) == len(folders)
+        assert mirror_home(home, address, print) == len(folders)
         assert mirrored(address, home, folders)
     matrix.row("mlflow server", "killed in the middle", "complete; rebuilt with the same runs and values")
 
@@ -228,7 +228,7 @@ def test_a_tracking_server_that_dies_or_is_late(narrow, narrow_undisturbed, monk
     with tracking_server(place, port):
         assert driver.wait() == 0, driver.output[-3000:]
         behind = "is behind the records" in driver.output
-        rebuild(home, address)
+        mirror_home(home, address, print)
         assert mirrored(address, home, folders)
     assert narrow.difference(home, narrow_undisturbed) == ""
     matrix.row("mlflow server", "down at the start", f"complete; {'rebuilt' if behind else 'caught up by itself'}")

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow_runs import complete, shown_values, start_run, write_steps
 
-from tepo_lab.track.mirror import Mirror, rebuild
-from tepo_lab.track.state import run_state
+from tepo_lab.track.mirror import Mirror
+from tepo_lab.track.rebuild import mirror_home
 from tepo_lab.track.store import open_client
 from tests.integration.faults import free_port
+from tests.mlflow_runs import complete, recorded_values, shown_values, start_run, write_steps, write_sweep
+
+pytestmark = pytest.mark.integration
 
 BINARIES = max(Path("/usr/lib/postgresql").glob("*/bin/postgres"), default=None)
 
@@ -87,7 +89,7 @@ class Postgres:
 def can_run() -> bool:
     if BINARIES is None:
         return False
-    return os.geteuid() != 0 or "postgres" in {each.pw_name for each in pwd.getpwall()}
+    return os.geteuid() != 0 or "postgres" in {user.pw_name for user in pwd.getpwall()}
 
 
 @pytest.fixture
@@ -113,8 +115,7 @@ def test_a_postgresql_server_that_dies_and_comes_back_shows_what_the_records_say
     for folder in folders:
         write_steps(folder, range(1, 4))
     problems: list[str] = []
-    now = [0.0]
-    mirror = Mirror(tmp_path, postgres.address, "panel-e", problems.append, clock=lambda: now[0])
+    mirror = Mirror(tmp_path, postgres.address, "panel-e", problems.append)
     assert mirror.update(folders)
     assert problems == []
 
@@ -122,24 +123,18 @@ def test_a_postgresql_server_that_dies_and_comes_back_shows_what_the_records_say
     write_steps(folders[0], range(4, 7))
     assert not mirror.update(folders)
     assert len(problems) == 1
-    assert f"MLflow ({postgres.address}) cannot be written" in problems[0]
+    assert f"MLflow (postgresql+psycopg://127.0.0.1:{postgres.port}/postgres)" in problems[0]
 
     postgres.start()
+    write_steps(folders[1], range(4, 7))
     for folder in folders:
         complete(folder, 6)
-    now[0] = 10.0
-    assert mirror.update(folders)
-    assert mirror.finish("complete")
+    assert mirror.update(folders, over=True, at_once=True)
     client = open_client(tmp_path, postgres.address)
-    expected = {folder.name: run_state(folder, "panel-e").values for folder in folders}
+    expected = {folder.name: recorded_values(folder) for folder in folders}
     assert shown_values(client, "panel-e") == expected
     assert not (tmp_path / "mlflow.db").exists()
 
-    # All that it shows can be made again from the records.
-    for run in client.search_runs([client.get_experiment_by_name("panel-e").experiment_id]):
-        client.delete_run(run.info.run_id)
-    (tmp_path / "sweeps" / "panel-e").mkdir(parents=True)
-    names = ", ".join(f'"{folder.name}"' for folder in folders)
-    (tmp_path / "sweeps" / "panel-e" / "sweep.json").write_text(f'{{"name": "panel-e", "runs": [{names}]}}')
-    assert rebuild(tmp_path, postgres.address) == 2
+    write_sweep(tmp_path, folders)
+    assert mirror_home(tmp_path, postgres.address, print, rebuild=True) == 2
     assert shown_values(client, "panel-e") == expected

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mlflow_runs import complete, start_run, write_steps
 
-from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.records.files import RunFolder
 from tepo_lab.track.mirror import Mirror
+from tests.mlflow_runs import complete, start_run, write_steps, write_sweep
+
+pytestmark = pytest.mark.integration
 
 CHROMIUM = "/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else shutil.which("chromium")
 FLAGS = [
@@ -35,15 +37,13 @@ serve(Path(sys.argv[1]), lambda address: print(address, flush=True))
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunFolder]:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folders = [start_run(tmp_path, arm) for arm in ("tepo_no_kl", "tepo")]
-    names = [folder.name for folder in folders]
-    write_json(tmp_path / "sweeps/panel-e/sweep.json", {"name": "panel-e", "title": "Token-level KL", "runs": names})
+    write_sweep(tmp_path, folders)
     for folder in folders:
         write_steps(folder, range(1, 21))
         complete(folder, 20)
     problems: list[str] = []
     mirror = Mirror(tmp_path, None, "panel-e", problems.append)
-    assert mirror.update(folders)
-    assert mirror.finish("complete")
+    assert mirror.update(folders, over=True)
     assert problems == []
     return folders
 
@@ -111,9 +111,7 @@ def test_a_browser_sees_the_runs_by_name_and_a_chart(tmp_path: Path, runs: list[
 
 def test_ending_the_command_ends_its_server(tmp_path: Path, runs: list[RunFolder]) -> None:
     with served(tmp_path) as (address, process):
-        assert address.endswith(
-            "/runs?workflowType=machine_learning&orderByKey=tags.%60mlflow.runName%60&orderByAsc=true"
-        )
+        assert address.endswith("/runs?workflowType=machine_learning")
         assert any("mlflow server" in line for line in group_members(tmp_path))
     assert process.returncode == 0
     assert group_members(tmp_path) == []

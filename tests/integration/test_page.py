@@ -154,32 +154,4 @@ def test_a_figure_without_runs_of_its_arms_gets_one_clear_line(home: Path) -> No
     assert (done.returncode, done.stdout) == (2, "")
     assert "(grpo_dapo, tepo)" in done.stderr
     assert len([line for line in done.stderr.splitlines() if line.startswith("tepo-lab: ")]) == 1
-
-
-def test_the_page_of_a_sweep_is_kept_with_its_parent_run_in_mlflow(home: Path, tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    from tepo_lab.records.files import write_json
-    from tepo_lab.track.mirror import Mirror, rebuild
-
-    folders = run_folders(home)
-    write_json(home / "sweeps/panel-e/sweep.json", {"name": "panel-e", "runs": [folder.name for folder in folders]})
-    problems: list[str] = []
-    mirror = Mirror(home, None, "panel-e", problems.append)
-    assert mirror.update(folders)
-    assert mirror.log_table("| a |", {"rows": []}, "<!doctype html><p>first</p>")
-    assert problems == []
-    client = MlflowClient(f"sqlite:///{home}/mlflow.db")
-
-    def shown() -> str:
-        experiment = client.get_experiment_by_name("panel-e")
-        (parent,) = client.search_runs([experiment.experiment_id], "tags.tepo_lab = 'sweep'")
-        assert {each.path for each in client.list_artifacts(parent.info.run_id)} >= {"page.html", "table.md"}
-        return Path(client.download_artifacts(parent.info.run_id, "page.html", str(tmp_path))).read_text()
-
-    assert shown() == "<!doctype html><p>first</p>"
-    sweep = home / "sweeps/panel-e"
-    for name, text in (("table.md", "| a |"), ("table.json", "{}"), ("page.html", "<!doctype html><p>second</p>")):
-        (sweep / name).write_text(text)
-    assert rebuild(home) == len(folders)
-    assert shown() == "<!doctype html><p>second</p>"
+    assert done.stdout == ""

@@ -14,11 +14,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tepo_lab.execute.planning.named_runs import recorded_runs
 from tepo_lab.execute.running.scratch import is_left_over, is_stale
 from tepo_lab.records.files import RunFolder, is_inside
 from tepo_lab.records.history import RunHistory, State
 from tepo_lab.records.lock import is_locked
+from tepo_lab.records.sweeps import recorded_runs
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import names as registry_names
 

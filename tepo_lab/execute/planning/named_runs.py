@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tepo_lab.errors import ConfigError, RecordError, nearest
+from tepo_lab.errors import ConfigError, nearest
 from tepo_lab.execute.planning.actions import find_folder
 from tepo_lab.records.files import RunFolder, run_folders
 from tepo_lab.records.history import RunHistory
+from tepo_lab.records.sweeps import recorded_runs
 from tepo_lab.registry.expand import expand, is_path, load_sweep
 from tepo_lab.registry.locations import names as registry_names
 
@@ -53,18 +53,6 @@ def _of_sweep(home: Path, name: str, overrides: list[str], present: dict[str, Ru
         if name not in known:
             raise ConfigError(f"no sweep and no run of {home} is called {name!r}.{nearest(name, [*known, *present])}")
     return [find_folder(home, run) for run in expand(*load_sweep(name, overrides)).runs]
-
-
-def recorded_runs(snapshot: Path) -> list[str]:
-    """Folder names of a sweep's runs, from the sweep.json it was last run with. Raises `RecordError` if damaged."""
-    try:
-        runs = json.loads(snapshot.read_text())["runs"]
-        if all(isinstance(run, str) and Path(run).name == run for run in runs):
-            return list(runs)
-        reason = "runs: not names of folders"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = str(error)
-    raise RecordError(f"{snapshot} is damaged ({reason}): remove it; running the sweep writes it again.")
 
 
 def _fits(name: str, folder: str) -> bool:

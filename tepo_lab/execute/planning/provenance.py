@@ -22,6 +22,7 @@ from tepo_lab.records.provenance import differences, differs, file_sha256, input
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.data_files import local_files
+from tepo_lab.track.address import shown
 
 #: Distributions whose versions can change a number.
 _DISTRIBUTIONS = (
@@ -65,7 +66,7 @@ def provenance(home: Path, spec: RunSpec) -> dict[str, Any]:
 
     commit and dirty (None outside a checkout; dirty: tracked files differ, or a new one lies among the sources), diff
     (SHA-256 of the patch, whose text is kept once as HOME/provenance/<first 16 digits>.patch), untracked (names and
-    hashes, bounded), versions, hardware of the machine that plans, command without passwords, environment, model and
+    hashes, bounded), versions, hardware of the machine that plans, command without secrets, environment, model and
     data identities with the commits that `check_hub` took, seeds, resources (device: cpu or cuda, gpus, learners,
     threads, and the tokens of a micro-batch).
     """
@@ -221,8 +222,8 @@ def _gpus() -> list[str]:
 
 
 def command() -> list[str]:
-    """The command line, without the passwords that addresses in it may hold."""
-    return [Path(sys.argv[0]).name, *(re.sub(r"(://[^/@\s:]*):[^/@\s]*@", r"\1:***@", each) for each in sys.argv[1:])]
+    """The command line, with the addresses in it as `tepo_lab.track.address.shown` shows them: without secrets."""
+    return [Path(sys.argv[0]).name, *(shown(word) if "://" in word else word for word in sys.argv[1:])]
 
 
 def model_identity(spec: ModelSpec) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.planning.provenance import going_on, is_other, provenance
 from tepo_lab.records.files import RunFolder, write_json
 from tepo_lab.records.history import RunHistory
+from tepo_lab.records.sweeps import recorded_runs
 from tepo_lab.registry.expand import IDENTITY_VERSION, Expansion
 from tepo_lab.registry.values import flatten
 
@@ -81,17 +83,23 @@ def prepare_folder(entry: Entry) -> None:
 
 
 def write_sweep(home: Path, expansion: Expansion, folders: Sequence[RunFolder]) -> None:
-    """Record which runs a sweep consists of, for the mirror and for people."""
+    """Record which runs a sweep consists of, and which it had before, for the mirror and for people."""
     sweep = expansion.sweep
+    path = home / "sweeps" / sweep.name / "sweep.json"
+    runs, before = [folder.name for folder in folders], set[str]()
+    # It is missing at first, and one that is damaged is written again.
+    with suppress(RecordError):
+        before = {*recorded_runs(path), *recorded_runs(path, "earlier_runs")}
     values = sweep.model_dump(mode="json", by_alias=True)
     chosen = {key: value for key, value in flatten(values).items() if value not in (None, [], {})}
     write_json(
-        home / "sweeps" / sweep.name / "sweep.json",
+        path,
         {
             "name": sweep.name,
             "title": sweep.title,
             "profile": sweep.profile,
-            "runs": [folder.name for folder in folders],
+            "runs": runs,
+            "earlier_runs": sorted(before.difference(runs)),
             "sweep": chosen,
             "overrides": list(expansion.overrides),
         },

@@ -1,323 +1,298 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
-import sqlite3
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
-from synthetic_runs import START, Lab
+from conftest import FakeMlflow
 
-from tepo_lab.errors import RecordError
-from tepo_lab.track.mirror import Mirror, rebuild
-from tepo_lab.track.state import run_state
-from tepo_lab.track.store import open_client, own_address
-
-
-def test_a_fresh_home_gets_a_database_whose_artifacts_lie_in_the_home(tmp_path: Path, fresh_database: Path) -> None:
-    assert [path.name for path in fresh_database.parent.iterdir()] == ["mlflow.db"]
-    lab = Lab(tmp_path / "home")
-    assert lab.mirror().prepare()
-    experiment = open_client(lab.home, own_address(lab.home)).get_experiment_by_name("panel-e")
-    assert experiment.artifact_location == str(lab.home / "mlartifacts")
-    assert lab.shown()[""]["status"] == "RUNNING"
-    assert sorted(path.name for path in lab.home.iterdir()) == [".mlflow.lock", "mlflow.db"]
-
-
-def test_mlflow_shows_what_the_records_say(lab: Lab) -> None:
-    folder = lab.run("tepo")
-    lab.sweep("panel-e", [folder])
-    for step in (1, 2, 3):
-        lab.step(folder, step)
-    lab.evaluated(folder, 3)
-    lab.event(folder, "complete", 3)
-    mirror = lab.mirror()
-    mirror.prepare()
-    assert mirror.update([folder])
-
-    shown = lab.shown()
-    child, parent, state = shown[folder.name], shown[""], run_state(folder, "panel-e")
-    assert child["values"] == state.values
-    assert child["values"]["reward/mean", 2] == (2 / 7, int((START + 20.125) * 1000))
-    assert child["params"] == state.params
-    assert state.tags.items() <= child["tags"].items()
-    assert (child["status"], child["ended"], child["parent"]) == ("FINISHED", state.ended, parent["id"])
-    assert json.loads(child["artifacts"]["run.json"]) == folder.run()
-    assert parent["tags"]["title"] == "Title of panel-e"
-    assert json.loads(parent["artifacts"]["sweep.json"])["runs"] == [folder.name]
+from tepo_lab.records.files import RunFolder, run_folders
+from tepo_lab.records.history import RunHistory
+from tepo_lab.track.mirror import Mirror
+from tepo_lab.track.view import run_view
+from tests.leases import lease_of_another_node
+from tests.mlflow_runs import (
+    START,
+    complete,
+    evaluate,
+    event,
+    extend,
+    recorded_values,
+    resume,
+    run_again,
+    start_run,
+    write_steps,
+    write_sweep,
+)
 
 
-def test_new_steps_are_logged_once_and_in_batches(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: list[int] = []
-    log_batch = MlflowClient.log_batch
+class Sweep:
+    """Two runs of a home and their mirror, whose clock stands still."""
 
-    def counted(self: MlflowClient, run_id: str, metrics: Any = (), **others: Any) -> None:
-        logged.append(len(metrics))
-        log_batch(self, run_id, metrics, **others)
+    def __init__(self, home: Path) -> None:
+        self.home, self.now, self.problems = home, 0.0, list[str]()
+        self.run, self.other = start_run(home, "tepo"), start_run(home, "gspo")
+        write_sweep(home, [self.run, self.other])
+        self.mirror = self.another()
 
-    monkeypatch.setattr(MlflowClient, "log_batch", counted)
-    folder, mirror = lab.run("tepo"), lab.mirror()
-    for step in range(1, 601):
-        lab.step(folder, step)
-    mirror.update([folder])
-    assert [count for count in logged if count] == [1000, 200]
+    def another(self, uri: str | None = None) -> Mirror:
+        return Mirror(self.home, uri, "panel-e", self.problems.append, clock=lambda: self.now)
 
-    logged.clear()
-    lab.step(folder, 601)
-    mirror.update([folder])
-    mirror.update([folder])
-    assert [count for count in logged if count] == [2]
+    def update(self, **options: bool) -> bool:
+        return self.mirror.update(run_folders(self.home), **options)
 
 
-def test_after_a_restart_only_the_rest_is_logged(lab: Lab) -> None:
-    folder = lab.run("tepo")
-    lab.step(folder, 1)
-    lab.mirror().update([folder])
-    before = lab.shown()[folder.name]["id"]
+@pytest.fixture
+def sweep(tmp_path: Path, mlflow: FakeMlflow) -> Sweep:
+    return Sweep(tmp_path)
 
-    lab.step(folder, 2)
-    lab.event(folder, "complete", 2)
-    lab.mirror().update([folder])
-    lab.mirror().update([folder])
-    child = lab.shown()[folder.name]
-    assert child["id"] == before
-    assert child["values"] == run_state(folder, "panel-e").values
+
+def from_scratch(sweep: Sweep, monkeypatch: pytest.MonkeyPatch, **options: bool) -> dict[str, Any]:
+    """What MLflow shows where it is given all the records at once."""
+    server = FakeMlflow()
+    with monkeypatch.context() as patch:
+        patch.setattr("tepo_lab.track.mirror.open_client", lambda home, uri: server)
+        assert sweep.another().update(run_folders(sweep.home), **options)
+    return server.shown()
+
+
+def test_mlflow_shows_what_the_records_contain(sweep: Sweep, mlflow: FakeMlflow) -> None:
+    write_steps(sweep.run, range(1, 4))
+    complete(sweep.run, 3)
+    (sweep.home / "sweeps/panel-e/table.md").write_text("| a |")
+    assert sweep.update()
+    shown = mlflow.shown()
+    assert shown.keys() == {"panel-e", sweep.run.name, sweep.other.name}
+    run, view = shown[sweep.run.name], run_view(RunHistory.read(sweep.run), "panel-e")
+    assert run["values"] == recorded_values(sweep.run)
+    assert len(run["values"]) == 3 * 3 + 3
+    assert run["params"] == view.params
+    assert (view.tags | view.progress).items() <= run["tags"].items()
+    assert (run["status"], run["times"]) == ("FINISHED", (view.started, view.ended))
+    assert json.loads(run["artifacts"]["run.json"])["id"] == run["tags"]["run_id"]
+    assert shown["panel-e"]["status"] == "RUNNING"
+    assert shown["panel-e"]["tags"]["title"] == "Token-level KL"
+    assert shown["panel-e"]["artifacts"]["table.md"] == "| a |"
+    assert mlflow.experiments["panel-e"].artifact_location == str(sweep.home / "mlartifacts")
+
+    (sweep.home / "sweeps/panel-e/table.md").write_text("| a later one |")
+    assert sweep.update(over=True)
+    assert mlflow.shown()["panel-e"]["artifacts"]["table.md"] == "| a later one |"
+
+
+def test_only_what_is_new_is_sent(sweep: Sweep, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_steps(sweep.run, range(1, 101))
+    assert sweep.update()
+    mlflow.calls.clear()
+    assert sweep.update()
+    assert mlflow.calls.total() == 0
+    sent: list[Any] = []
+    log_batch = mlflow.log_batch
+    monkeypatch.setattr(
+        mlflow,
+        "log_batch",
+        lambda run_id, metrics=(), **others: (sent.extend(metrics), log_batch(run_id, metrics, **others)),
+    )
+    write_steps(sweep.run, range(101, 102))
+    assert sweep.update()
+    assert [(point.step, point.key) for point in sent] == [
+        (101, name) for name in ("reward/mean", "actor/entropy", "seconds/step")
+    ]
+
+
+def cut_back(folder: RunFolder) -> None:
+    resume(folder, 1)
+    write_steps(folder, range(2, 4), attempt=1)
+
+
+def extended(folder: RunFolder) -> None:
+    complete(folder, 3)
+    extend(folder, 40)
+    resume(folder, 3)
+
+
+def failed_and_resumed(folder: RunFolder) -> None:
+    event(folder, "failed", 3, kind="machine", error="out of memory")
+    resume(folder, 3)
+
+
+def graded_again(folder: RunFolder) -> None:
+    complete(folder, 3)
+    evaluate(folder, 3, correct=4)
+
+
+#: What may happen to a run of three steps, of which the second was evaluated, each as functions applied one by one.
+LATER: dict[str, list[Callable[[RunFolder], None]]] = {
+    "more steps, then complete": [lambda folder: write_steps(folder, range(4, 6)), lambda folder: complete(folder, 5)],
+    "cut back, seen while cut": [lambda folder: resume(folder, 1), lambda folder: write_steps(folder, range(2, 4))],
+    "cut back, made again unseen": [cut_back],
+    "extended": [extended, lambda folder: write_steps(folder, range(4, 5))],
+    "failed, then resumed": [
+        lambda folder: event(folder, "failed", 3, kind="machine", error="out of memory"),
+        lambda folder: resume(folder, 3),
+    ],
+    "failed and resumed unseen": [failed_and_resumed],
+    "graded again": [lambda folder: complete(folder, 3), lambda folder: evaluate(folder, 3, correct=4)],
+    "graded again unseen": [graded_again],
+    "removed and run again": [run_again],
+}
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("seen_while_cut", [False, True])
-def test_a_history_cut_back_and_run_again_replaces_the_old_one(lab: Lab, restarted: bool, seen_while_cut: bool) -> None:
-    folder, mirror = lab.run("tepo"), lab.mirror()
-    for step in (1, 2, 3):
-        lab.step(folder, step)
-    mirror.update([folder])
-    lab.cut_back(folder, 1)
-    if seen_while_cut:
-        mirror.update([folder])
-        assert {step for _, step in lab.shown()[folder.name]["values"]} == {1}
-    lab.event(folder, "resumed", 1)
-    for step in (2, 3, 4):
-        lab.step(folder, step, attempt=1)
-    (lab.mirror() if restarted else mirror).update([folder])
-
-    values = lab.shown()[folder.name]["values"]
-    assert values == run_state(folder, "panel-e").values
-    assert values["seconds/step", 1][0] == 1.5
-    assert values["seconds/step", 2][0] == 2.5
-
-
-def test_a_write_that_stopped_half_way_is_completed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, now = lab.run("tepo"), [0.0]
-    mirror = lab.mirror(clock=lambda: now[0])
-    for step in range(1, 601):
-        lab.step(folder, step)
-    log_batch = MlflowClient.log_batch
-
-    def breaks(self: MlflowClient, run_id: str, metrics: Any = (), **others: Any) -> None:
-        if len(metrics) == 200:
-            raise OSError("No space left on device")
-        log_batch(self, run_id, metrics, **others)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "log_batch", breaks)
-        assert not mirror.update([folder])
-    assert len(lab.shown()[folder.name]["values"]) == 1000
-    now[0] = 1.5
-    assert mirror.update([folder])
-    assert lab.shown()[folder.name]["values"] == run_state(folder, "panel-e").values
-    assert len(lab.problems) == 1
-    assert "No space left on device" in lab.problems[0]
-
-
-def test_an_extended_run_shows_its_new_steps_and_its_new_params(lab: Lab) -> None:
-    folder = lab.run("tepo", steps=1)
-    lab.step(folder, 1)
-    lab.event(folder, "complete", 1)
-    lab.mirror().update([folder])
-    lab.extend(folder, 2)
-    lab.event(folder, "resumed", 1)
-    lab.step(folder, 2)
-    lab.event(folder, "complete", 2)
-    lab.mirror().update([folder])
-
-    child = lab.shown()[folder.name]
-    assert child["params"]["trainer.steps"] == "2"
-    assert child["values"] == run_state(folder, "panel-e").values
-
-
-def test_a_failed_run_that_goes_on_loses_its_failure(lab: Lab) -> None:
-    folder, mirror = lab.run("tepo"), lab.mirror()
-    lab.event(folder, "failed", 0, kind="machine", error="out of memory")
-    mirror.update([folder])
-    failed = lab.shown()[folder.name]
-    assert failed["status"] == "FAILED"
-    assert (failed["tags"]["failure"], failed["tags"]["error"]) == ("machine", "out of memory")
-
-    lab.event(folder, "resumed", 0)
-    mirror.update([folder])
-    running = lab.shown()[folder.name]
-    assert (running["id"], running["status"]) == (failed["id"], "RUNNING")
-    assert not {"outcome", "failure", "error"} & running["tags"].keys()
-
-
-def test_a_run_of_two_sweeps_is_shown_in_both(lab: Lab) -> None:
-    folder = lab.run("tepo")
-    lab.step(folder, 1)
-    for sweep in ("panel-e", "table3"):
-        lab.mirror(sweep).update([folder])
-    panel, table = lab.shown("panel-e"), lab.shown("table3")
-    assert panel[folder.name]["values"] == table[folder.name]["values"] == run_state(folder, "x").values
-    assert (panel[folder.name]["tags"]["sweep"], table[folder.name]["tags"]["sweep"]) == ("panel-e", "table3")
-    assert panel[folder.name]["parent"] != table[folder.name]["parent"]
-
-
-def test_finish_keeps_the_table_and_ends_the_sweep(lab: Lab) -> None:
-    done, killed = lab.run("tepo"), lab.run("gspo")
-    lab.event(done, "complete", 3)
-    mirror = lab.mirror()
-    mirror.update([done, killed])
-    assert lab.shown()[killed.name]["status"] == "RUNNING"
-    assert mirror.log_table("| a |", {"rows": [1]})
-    assert mirror.finish("interrupted")
-
-    shown = lab.shown()
-    assert {name: each["status"] for name, each in shown.items()} == {
-        "": "KILLED",
-        done.name: "FINISHED",
-        killed.name: "KILLED",
-    }
-    assert shown[""]["artifacts"]["table.md"] == "| a |"
-    assert json.loads(shown[""]["artifacts"]["table.json"]) == {"rows": [1]}
-
-    lab.event(killed, "complete", 3)
-    again = lab.mirror()
-    again.update([done, killed])
-    assert lab.shown()[""]["status"] == "RUNNING"
-    again.finish()
-    assert {each["status"] for each in lab.shown().values()} == {"FINISHED"}
-
-
-def test_a_server_that_is_down_is_told_once_and_asked_again_after_growing_waits(lab: Lab) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folder, now, problems = lab.run("tepo"), [0.0], list[str]()
-    uri = f"http://someone:secret@127.0.0.1:{port}"
-    mirror = Mirror(lab.home, uri, "panel-e", problems.append, clock=lambda: now[0])
-    waits = []
-    for _ in range(8):
-        assert not mirror.update([folder])
-        waits.append(mirror._not_before - now[0])
-        now[0] = mirror._not_before
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert len(problems) == 1
-    assert f"http://someone:***@127.0.0.1:{port}" in problems[0]
-    assert "secret" not in problems[0]
-    assert "\n" not in problems[0]
-
-
-def test_a_database_deleted_meanwhile_is_made_again_with_everything(lab: Lab) -> None:
-    done, running, mirror = lab.run("tepo"), lab.run("gspo"), lab.mirror()
-    lab.step(done, 1)
-    lab.event(done, "complete", 1)
-    lab.step(running, 1)
-    mirror.update([done, running])
-    (lab.home / "mlflow.db").unlink()
-    lab.step(running, 2)
-    assert mirror.update([done, running])
-    shown = lab.shown()
-    assert shown[done.name]["values"] == run_state(done, "panel-e").values
-    assert {step for _, step in shown[running.name]["values"]} == {1, 2}
-    assert lab.problems == []
-
-
-def test_runs_deleted_in_mlflow_are_shown_again(lab: Lab) -> None:
-    folder, now = lab.run("tepo"), [0.0]
-    mirror = lab.mirror(clock=lambda: now[0])
-    lab.step(folder, 1)
-    mirror.update([folder])
-    open_client(lab.home, own_address(lab.home)).delete_run(lab.shown()[folder.name]["id"])
-    lab.step(folder, 2)
-    mirror.update([folder])
-    now[0] = 2.0
-    assert mirror.update([folder])
-    assert {step for _, step in lab.shown()[folder.name]["values"]} == {1, 2}
-
-
-def test_a_foreign_database_stops_nothing_and_is_left_alone(lab: Lab) -> None:
-    (lab.home / "mlflow.db").write_bytes(b"not a database" * 100)
-    folder, mirror = lab.run("tepo"), lab.mirror()
-    assert not mirror.update([folder])
-    assert not mirror.finish("complete")
-    assert len(lab.problems) == 1
-    assert "file is not a database" in lab.problems[0]
-    lab.sweep("panel-e", [folder])
-    with pytest.raises(RecordError, match="move it away"):
-        rebuild(lab.home)
-    assert (lab.home / "mlflow.db").read_bytes() == b"not a database" * 100
-
-
-def test_another_programs_database_is_left_alone_too(lab: Lab) -> None:
-    database = lab.home / "mlflow.db"
-    with sqlite3.connect(database) as other:
-        other.execute("CREATE TABLE experiments (title TEXT)")
-    before = database.read_bytes()
-    folder, mirror = lab.run("tepo"), lab.mirror()
-    assert not mirror.update([folder])
-    assert len(lab.problems) == 1
-    assert "mlflow.db is another program's database: move it away" in lab.problems[0]
-    lab.sweep("panel-e", [folder])
-    with pytest.raises(RecordError, match="move it away"):
-        rebuild(lab.home)
-    assert database.read_bytes() == before
-    assert not (lab.home / "mlartifacts").exists()
-
-
-def test_a_moved_home_is_told_how_to_mend_its_mirror(lab: Lab) -> None:
-    folder = lab.run("tepo")
-    lab.mirror().update([folder])
-    moved = Lab(lab.home.with_name("moved"))
-    shutil.move(lab.home, moved.home)
-    assert not moved.mirror().update([])
-    assert "was made for another place" in moved.problems[0]
-    assert "tepo-lab mirror --rebuild" in moved.problems[0]
-    assert not lab.home.exists()
-
-
-def test_a_damaged_record_hides_its_run_and_no_other(lab: Lab) -> None:
-    good, bad, mirror = lab.run("tepo"), lab.run("gspo"), lab.mirror()
-    bad.run_file.write_text("{")
-    assert mirror.update([bad, good])
-    assert mirror.update([bad, good])
-    assert lab.shown().keys() == {"", good.name}
-    assert len(lab.problems) == 1
-    assert "run.json is damaged" in lab.problems[0]
-
-
-def test_a_folder_without_a_run_yet_is_passed_over(lab: Lab) -> None:
-    folder = lab.run("tepo")
-    folder.run_file.unlink()
-    assert lab.mirror().update([folder])
-    assert lab.shown().keys() == {""}
-    assert lab.problems == []
-
-
-def test_two_homes_on_one_store_keep_their_runs_apart(
-    make_lab: Callable[[str], Lab], fresh_database: Path, tmp_path: Path
+@pytest.mark.parametrize("changes", LATER.values(), ids=LATER)
+def test_whatever_happens_to_a_run_mlflow_shows_its_records_and_nothing_else(
+    sweep: Sweep,
+    mlflow: FakeMlflow,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: list[Callable[[RunFolder], None]],
+    restarted: bool,
 ) -> None:
-    first, second = make_lab("first"), make_lab("second")
-    folders = [lab.run("tepo") for lab in (first, second)]
-    first.step(folders[0], 1)
-    second.step(folders[1], 1, attempt=1)
-    uri = f"sqlite:///{shutil.copy(fresh_database, tmp_path / 'shared.db')}"
-    for _ in range(2):
-        for lab, folder in zip((first, second), folders, strict=True):
-            assert Mirror(lab.home, uri, "panel-e", lab.problems.append).update([folder])
-    client = open_client(first.home, uri)
-    runs = client.search_runs([client.get_experiment_by_name("panel-e").experiment_id])
-    seconds = sorted(run.data.metrics["seconds/step"] for run in runs if run.info.run_name == folders[0].name)
-    assert seconds == [1.5, 2.5]
+    write_steps(sweep.run, range(1, 4))
+    evaluate(sweep.run, 2)
+    assert sweep.update()
+    for change in changes:
+        change(sweep.run)
+        sweep.mirror = sweep.another() if restarted else sweep.mirror
+        assert sweep.update()
+        assert mlflow.shown() == from_scratch(sweep, monkeypatch)
+    assert mlflow.shown()[sweep.run.name]["values"] == recorded_values(sweep.run)
+    assert sweep.problems == []
+
+
+def test_an_update_that_is_cut_off_at_any_call_is_completed_by_the_next(
+    tmp_path: Path, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is cut back to a checkpoint before the next one, as it is when the driver was killed in the middle."""
+    for fails_at in count(1):
+        vars(mlflow).update(vars(FakeMlflow(fails_at=fails_at)))
+        sweep = Sweep(tmp_path / str(fails_at))
+        write_steps(sweep.run, range(1, 4))
+        evaluate(sweep.run, 3)
+        succeeded = sweep.update()
+        write_steps(sweep.run, range(4, 5))
+        succeeded = sweep.update(at_once=True) and succeeded
+        cut_back(sweep.run)
+        succeeded = sweep.update(over=True, at_once=True) and succeeded
+        mlflow.fails_at = None
+        assert sweep.update(over=True, at_once=True)
+        assert mlflow.shown() == from_scratch(sweep, monkeypatch, over=True)
+        if succeeded:
+            break
+    assert fails_at > 25
+
+
+def test_problems_are_reported_once_an_outage_without_secrets_and_tried_again_after_growing_waits(
+    sweep: Sweep, mlflow: FakeMlflow
+) -> None:
+    address = "http://someone:pass@word@tracker:5000"
+    mirror, mlflow.error = sweep.another(address), f"no answer from {address}/api/2.0/mlflow?token=secret\nTraceback"
+    mlflow.is_down = True
+    for waits in ([1, 2, 4, 8, 16, 32, 60, 60], [1]):
+        for wait in waits:
+            assert not mirror.update([sweep.run])
+            calls = mlflow.calls.total()
+            sweep.now += wait - 0.1
+            assert not mirror.update([sweep.run])
+            assert mlflow.calls.total() == calls
+            sweep.now += 0.1
+        mlflow.is_down = False
+        assert mirror.update([sweep.run])
+        mlflow.is_down = True
+        write_steps(sweep.run, range(1, 2))
+    assert len(sweep.problems) == 2
+    for problem in sweep.problems:
+        assert "http://tracker:5000" in problem
+        assert not any(word in problem for word in ("someone", "pass", "word", "secret", "\n"))
+
+
+def test_two_mirrors_of_one_home_repeat_nothing(sweep: Sweep, mlflow: FakeMlflow) -> None:
+    mirrors = [sweep.mirror, sweep.another()]
+    for mirror in mirrors:
+        assert mirror.update(run_folders(sweep.home))
+    late = start_run(sweep.home, "grpo")
+    for step in range(1, 4):
+        write_steps(late, range(step, step + 1))
+        for mirror in mirrors:
+            assert mirror.update(run_folders(sweep.home))
+    cut_back(late)
+    for mirror in reversed(mirrors):
+        assert mirror.update(run_folders(sweep.home))
+    assert mlflow.shown()[late.name]["values"] == recorded_values(late)
+    assert sweep.problems == []
+
+
+def test_homes_that_share_a_server_keep_their_runs_apart(tmp_path: Path, mlflow: FakeMlflow) -> None:
+    homes = [Sweep(tmp_path / name) for name in ("first", "second")]
+    for attempt, home in enumerate(homes):
+        write_steps(home.run, range(1, 2), attempt=attempt)
+        home.mirror = home.another("http://tracker:5000")
+        assert home.update()
+        assert home.update()
+    runs = [run for run in mlflow.runs if run.info.run_name == homes[0].run.name]
+    assert [{value for name, _, value, _ in run.data.metrics if name == "seconds/step"} for run in runs] == [
+        {1.5},
+        {2.5},
+    ]
+
+
+def test_a_sweep_ends_as_its_runs_do(sweep: Sweep, mlflow: FakeMlflow) -> None:
+    def statuses() -> tuple[str, str]:
+        sweep.mirror = sweep.another()
+        assert sweep.update(over=True)
+        shown = mlflow.shown()
+        return shown[sweep.other.name]["status"], shown["panel-e"]["status"]
+
+    for folder in (sweep.run, sweep.other):
+        write_steps(folder, range(1, 4))
+    complete(sweep.run, 3)
+    lease_of_another_node(sweep.other)
+    assert statuses() == ("RUNNING", "RUNNING")
+    lease_of_another_node(sweep.other, age=3600)
+    assert statuses() == ("KILLED", "KILLED")
+    event(sweep.other, "failed", 0, kind="user", error="x")
+    assert statuses() == ("FAILED", "FAILED")
+    resume(sweep.other, 3)
+    complete(sweep.other, 3, time=START + 50)
+    assert statuses() == ("FINISHED", "FINISHED")
+    assert mlflow.shown()["panel-e"]["times"] == (1000 * START, 1000 * (START + 50))
+
+
+def test_runs_of_an_earlier_release_are_made_again(sweep: Sweep, mlflow: FakeMlflow) -> None:
+    """It did not write how much of the records a run shows, and the experiment was deleted by hand."""
+    artifacts = str(sweep.home / "mlartifacts")
+    mlflow.create_experiment("panel-e", artifacts, {})
+    old = mlflow.create_run("panel-e", 0, {"sweep": "panel-e", "mlflow.parentRunId": "x"}, sweep.run.name)
+    own = mlflow.create_run("panel-e", 0, {}, "a user's own")
+    mlflow.experiments["panel-e"].lifecycle_stage = "deleted"
+    mlflow.restore_experiment = lambda experiment: mlflow.calls.update(["restore_experiment"])
+    assert sweep.update()
+    assert mlflow.calls["restore_experiment"] == 1
+    assert (old.info.lifecycle_stage, own.info.lifecycle_stage) == ("deleted", "active")
+    assert mlflow.shown()[sweep.run.name]["tags"]["events"] == "1"
+
+
+def test_a_damaged_record_hides_its_run_and_no_other(sweep: Sweep, mlflow: FakeMlflow) -> None:
+    sweep.run.run_file.write_text("{")
+    assert sweep.update()
+    assert sweep.update()
+    assert mlflow.shown().keys() == {"panel-e", sweep.other.name}
+    assert len(sweep.problems) == 1
+    assert str(sweep.run.run_file) in sweep.problems[0]
+
+
+def test_a_run_that_has_not_begun_is_not_shown(sweep: Sweep, mlflow: FakeMlflow) -> None:
+    sweep.run.events_file.unlink()
+    assert sweep.update()
+    assert mlflow.shown().keys() == {"panel-e", sweep.other.name}
+    assert sweep.problems == []
+
+
+def test_a_home_that_was_moved_is_reported_with_its_former_place(sweep: Sweep, mlflow: FakeMlflow) -> None:
+    mlflow.experiments["panel-e"] = SimpleNamespace(artifact_location="/elsewhere/mlartifacts")
+    assert not sweep.update()
+    assert "/elsewhere/mlartifacts" in sweep.problems[0]
+    assert mlflow.runs == []

@@ -101,9 +101,16 @@ def test_outside_a_checkout_the_commit_is_unknown(tmp_path, monkeypatch, spec):
     assert found["hardware"]["memory_gb"] > 0
 
 
-def test_the_command_is_kept_without_passwords(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/bin/tepo-lab", "run", "--mlflow", "postgresql://me:secret@host:5432/db"])
-    assert command() == ["tepo-lab", "run", "--mlflow", "postgresql://me:***@host:5432/db"]
+def test_the_command_is_recorded_without_the_secrets_of_its_addresses(monkeypatch):
+    words = [
+        "--mlflow",
+        "postgresql://me:s@ecret@host:5432/db?password=secret",
+        "--mlflow=https://secret@host",
+        "seed=1",
+    ]
+    monkeypatch.setattr(sys, "argv", ["/bin/tepo-lab", "run", *words])
+    expected = ["--mlflow", "postgresql://host:5432/db", "--mlflow=https://host", "x=1"]
+    assert command() == ["tepo-lab", "run", *expected]
 
 
 def test_weights_and_data_are_known_by_their_hashes(tmp_path, spec):
