@@ -82,7 +82,7 @@ def test_a_home_has_a_database_of_its_own_that_is_made_again_when_it_is_deleted(
     folders, problems = [start_run(tmp_path, "tepo"), start_run(tmp_path, "gspo")], list[str]()
     write_sweep(tmp_path, folders)
     mirror = Mirror(tmp_path, None, "panel-e", problems.append)
-    write_steps(folders[0], range(1, 601))
+    write_steps(folders[0], range(1, 401))
     assert mirror.update(folders)
     resume(folders[0], 2)
     write_steps(folders[0], range(3, 4), attempt=1)

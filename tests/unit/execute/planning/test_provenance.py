@@ -109,7 +109,7 @@ def test_the_command_is_recorded_without_the_secrets_of_its_addresses(monkeypatc
         "seed=1",
     ]
     monkeypatch.setattr(sys, "argv", ["/bin/tepo-lab", "run", *words])
-    expected = ["--mlflow", "postgresql://host:5432/db", "--mlflow=https://host", "x=1"]
+    expected = ["--mlflow", "postgresql://host:5432/db", "--mlflow=https://host", "seed=1"]
     assert command() == ["tepo-lab", "run", *expected]
 
 
