@@ -135,7 +135,7 @@ class RunHistory:
         if not folder.path.is_dir():
             return cls(folder)
         try:
-            run = _read_run(folder)
+            run = read_run(folder)
             events = read_events(folder)
         except RecordError as error:
             return cls(folder, State.DAMAGED, damage=str(error))
@@ -276,7 +276,7 @@ def append_event(folder: RunFolder, event: Event) -> None:
     append_line(folder.events_file, event.line())
 
 
-def _read_run(folder: RunFolder) -> dict[str, Any]:
+def read_run(folder: RunFolder) -> dict[str, Any]:
     """The values of run.json; empty where there is none. Raises `RecordError` for values that are not this run's."""
     try:
         text = read_record(folder.run_file)

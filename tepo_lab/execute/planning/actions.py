@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.provenance import changed_inputs
 from tepo_lab.records.files import RunFolder, run_folders
-from tepo_lab.records.history import RunHistory, State, read_histories
+from tepo_lab.records.history import RunHistory, State, read_run
 from tepo_lab.registry.expand import PlannedRun
 from tepo_lab.schema.run import RunSpec
 
@@ -106,7 +108,12 @@ def find_folder(home: Path, planned: PlannedRun) -> RunFolder:
 
 def families(home: Path) -> set[str]:
     """The families (identities without their seed) of the home's runs."""
-    return {history.family for history in read_histories(home) if history.run}
+    families = set()
+    for folder in run_folders(home):
+        # A damaged run is shown where its folder's name belongs (`damaged_seeds`).
+        with suppress(RecordError):
+            families.add(str(read_run(folder)["family"]))
+    return families
 
 
 def damaged_seeds(home: Path, planned: PlannedRun) -> tuple[int, ...]:
