@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import traceback
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from tepo_lab.errors import TepoLabError, is_machine_failure
@@ -46,11 +47,18 @@ def text_fingerprint(text: str) -> str:
     return hashlib.sha256(re.sub(r"\b(0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*)\b", "#", text).encode()).hexdigest()[:12]
 
 
-def record_user_failure(folder: RunFolder, error: BaseException) -> None:
-    """Record that the user's configuration or code failed the run, which ends it."""
+def record_user_failure(folder: RunFolder, errors: Sequence[BaseException]) -> bool:
+    """Record that the user's configuration or code failed the run, which ends it: by the first of its errors.
+
+    Returns False, and records nothing, where any is the machine's, or there is none: a retry may help.
+    """
+    if not errors or any(map(is_machine_failure, errors)):
+        return False
+    error = errors[0]
     text = str(error) if isinstance(error, TepoLabError) else f"{type(error).__name__}: {error}"
     _record(folder, "user", text, fingerprint(error), type(error).__name__)
     end_attempt(folder)
+    return True
 
 
 def record_machine_failure(folder: RunFolder, text: str) -> None:

@@ -11,7 +11,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tepo_lab.errors import is_machine_failure
 from tepo_lab.execute.running.attempt import Attempt
 from tepo_lab.execute.running.failures import log_error, record_user_failure
 from tepo_lab.records.files import RunFolder
@@ -56,11 +55,10 @@ def run_with_learners(config: dict[str, Any]) -> None:
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
-        users = [failures[rank] for rank in sorted(failures) if not is_lost_peer(failures[rank])]
-        if not users or any(is_machine_failure(failure) for failure in failures.values()):
+        by_rank = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+        failures = [failure for _, failure in sorted(by_rank.items()) if not is_lost_peer(failure)]
+        if not record_user_failure(folder, failures):
             raise
-        record_user_failure(folder, users[0])
 
 
 def learn(config: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ray import tune
 
-from tepo_lab.errors import is_machine_failure
 from tepo_lab.execute.running.attempt import Attempt
 from tepo_lab.execute.running.failures import log_error, record_user_failure
 
@@ -36,11 +35,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
             progress = self.attempt.advance()
         except Exception as error:
             log_error(self.attempt.folder, error)
-            is_machine = is_machine_failure(error)
-            if not is_machine:
-                record_user_failure(self.attempt.folder, error)
+            is_users = record_user_failure(self.attempt.folder, [error])
             self.cleanup()
-            if is_machine:
+            if not is_users:
                 # Tune tries again.
                 raise
             self.ended = True

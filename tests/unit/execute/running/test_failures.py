@@ -39,7 +39,7 @@ def test_attempts_are_counted_within_a_session_until_one_ends_by_itself(small_ru
     begin_attempt(folder, "two")
     folder.attempt_file.write_text("[1")
     assert begin_attempt(folder, "two") == 0
-    record_user_failure(folder, DataError("no"))
+    record_user_failure(folder, [DataError("no")])
     assert not folder.attempt_file.exists()
 
 
@@ -52,9 +52,12 @@ def test_errors_of_one_kind_and_place_share_a_fingerprint():
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (lambda folder: record_user_failure(folder, DataError("no  data")), ("user", "no data", "DataError")),
         (
-            lambda folder: record_user_failure(folder, raised(1)),
+            lambda folder: record_user_failure(folder, [DataError("no  data"), raised(1)]),
+            ("user", "no data", "DataError"),
+        ),
+        (
+            lambda folder: record_user_failure(folder, [raised(1)]),
             ("user", "ValueError: bad 1", "ValueError"),
         ),
         (
@@ -69,7 +72,14 @@ def test_what_is_recorded(record, expected, small_run):
     history = RunHistory.read(folder)
     assert history.state is State.FAILED
     assert isinstance(history.outcome, Failed)
-    assert (history.outcome.kind, history.outcome.error.strip(), history.outcome.error_type) == expected
+    assert (history.outcome.kind, history.outcome.error, history.outcome.error_type) == expected
+
+
+@pytest.mark.parametrize("errors", [[], [MemoryError()], [DataError("x"), OSError(errno.ENOSPC, "full")]])
+def test_a_failure_that_a_retry_may_help_is_not_recorded_as_the_users(errors, small_run):
+    _, folder = small_run("tepo", "trainer.steps=1")
+    assert not record_user_failure(folder, errors)
+    assert RunHistory.read(folder).events == ()
 
 
 def test_nothing_is_added_to_damaged_records(small_run):

@@ -93,7 +93,7 @@ def test_a_run_that_ends_without_recording_an_end_is_started_again_a_few_times(s
 def test_a_run_that_failed_is_not_tried_again_by_this_session(sweep):
     def fail(entry):
         prepare_folder(entry)
-        record_user_failure(entry.folder, ValueError("no"))
+        record_user_failure(entry.folder, [ValueError("no")])
 
     sweep.work = fail
     result = run(sweep)
