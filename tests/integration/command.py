@@ -12,7 +12,7 @@ from tepo_lab.cli import main
 
 @dataclass(frozen=True)
 class Done:
-    """What a call of the command line said and ended with."""
+    """The output and exit code of a call of the command line."""
 
     code: int
     stdout: str
@@ -25,6 +25,6 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *a
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main()
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     code = ended.value.code
-    return Done(code if isinstance(code, int) else 0, said.out, said.err)
+    return Done(code if isinstance(code, int) else 0, output.out, output.err)

@@ -36,27 +36,27 @@ def first_at(moment: str, driver: Driver, folders: Sequence[RunFolder]) -> RunFo
     """The first of the runs to come to the moment from where they stand; None when the driver ends before."""
     before = [len(folder.metrics()) for folder in folders]
     # Remembered, for a moment may have passed when it is looked at again.
-    found: list[RunFolder] = []
+    arrived: list[RunFolder] = []
 
     def is_now() -> bool:
-        found.extend(each for each, steps in zip(folders, before, strict=True) if reached(moment, each, steps))
-        return bool(found)
+        arrived.extend(run for run, steps in zip(folders, before, strict=True) if reached(moment, run, steps))
+        return bool(arrived)
 
     wait_for(is_now, driver)
-    return found[0] if found else None
+    return arrived[0] if arrived else None
 
 
 def summary(folders: Sequence[RunFolder], before: Mapping[str, Position]) -> str:
     """Where the runs were at the fault and what was repeated since. Fails when that is too much."""
     repeated = [before[folder.name].repeated(folder) for folder in folders]
     stood = ", ".join(
-        "done" if each.is_done else f"step {each.steps} (checkpoint {each.checkpoint})" for each in before.values()
+        "done" if run.is_done else f"step {run.steps} (checkpoint {run.checkpoint})" for run in before.values()
     )
     return f"{stood}; repeated {sum(repeated)}"
 
 
 def check_difference(matrix: Matrix, bench: Bench, home: Path, undisturbed: Path) -> None:
     """Fails unless the runs are bit for bit those left undisturbed."""
-    found = bench.difference(home, undisturbed)
-    assert found == "", found
+    difference = bench.difference(home, undisturbed)
+    assert difference == "", difference
     matrix.row("driver", "at rest", "bit for bit as undisturbed")

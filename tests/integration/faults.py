@@ -121,7 +121,7 @@ class Bench:
         return driver
 
     def folders(self, home: Path) -> list[RunFolder]:
-        return [RunFolder(home / "runs" / each.folder) for each in self.runs]
+        return [RunFolder(home / "runs" / run.folder) for run in self.runs]
 
     def run_undisturbed(self, home: Path) -> Path:
         """Run all of them here, in this process, without Ray, MLflow or anything that could die."""
@@ -129,10 +129,10 @@ class Bench:
         from tepo_lab.execute.running.prepare import prepare_folder
         from tepo_lab.train.trial import run_trial
 
-        for each in self.runs:
-            found = entry(home, each)
-            prepare_folder(found)
-            run_trial(each.spec, found.folder)
+        for run in self.runs:
+            planned = entry(home, run)
+            prepare_folder(planned)
+            run_trial(run.spec, planned.folder)
         return home
 
     def difference(self, home: Path, undisturbed: Path, *, completions: int = 1) -> str:
@@ -143,10 +143,10 @@ class Bench:
                 return f"{one.name}: steps {[step['step'] for step in one.metrics()]}"
             if reproducible_metrics(one) != reproducible_metrics(other):
                 return f"{one.name}: metrics"
-            frames = [pd.read_parquet(each.generations(self.steps)) for each in (one, other)]
+            frames = [pd.read_parquet(run.generations(self.steps)) for run in (one, other)]
             if not frames[0].equals(frames[1]):
                 return f"{one.name}: generations"
-            weights = [each.checkpoint(self.steps) / "model" / "model.safetensors" for each in (one, other)]
+            weights = [run.checkpoint(self.steps) / "model" / "model.safetensors" for run in (one, other)]
             if weights[0].read_bytes() != weights[1].read_bytes():
                 return f"{one.name}: weights"
             for event in ("evaluated", "complete"):
@@ -169,8 +169,8 @@ class Position:
     def of(cls, folder: RunFolder) -> Position:
         from tepo_lab.train.checkpoint import newest
 
-        found = newest(folder, 99)
-        checkpoint = found[1].step if found else 0
+        intact = newest(folder, 99)
+        checkpoint = intact[1].step if intact else 0
         return cls(len(folder.metrics()), checkpoint, is_complete(folder), len(event_names(folder)))
 
     def repeated(self, folder: RunFolder) -> int:

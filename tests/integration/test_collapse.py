@@ -26,12 +26,12 @@ OVERRIDES = (
 def test_the_collapse_is_a_result_with_a_row_of_its_own(tmp_path, capsys, monkeypatch):
     sweep, overrides = load_sweep("panel-a", OVERRIDES)
     (run,) = expand(sweep, overrides).runs
-    found = entry(tmp_path, run)
-    prepare_folder(found)
-    progress = run_trial(run.spec, found.folder, stop=sweep.stop)
+    before = entry(tmp_path, run)
+    prepare_folder(before)
+    progress = run_trial(run.spec, before.folder, stop=sweep.stop)
     assert progress.phase == "collapsed"
     assert progress.step < run.spec.steps
-    rewards = [step["reward/mean"] for step in found.folder.metrics()]
+    rewards = [step["reward/mean"] for step in before.folder.metrics()]
     assert max(rewards[:5]) > 0.3
     assert max(rewards[-5:]) < 0.05
     after = entry(tmp_path, run)

@@ -1,4 +1,4 @@
-"""The long matrix of files, disks and databases: whatever is damaged, full or gone, the same command ends with the
+"""The long matrix of files, disks and databases: whatever is cut off, full or deleted, the same command ends with the
 numbers of runs left undisturbed.
 
 `pytest -n 0 -s -m slow tests/integration/test_fault_matrix*.py` prints what happened at each of the matrix's more than
@@ -153,13 +153,13 @@ def test_a_disk_that_fills_up(narrow, narrow_undisturbed):
         ballast = fill(disk)
         assert driver.wait() in (1, 2)
         before = faults.positions(folders)
-        said = last_line(driver)
+        error = last_line(driver)
         ballast.unlink()
 
         # Full for a while: tried again with growing waits until there is room.
         driver = narrow.start(home)
         assert first_at("first step", driver, folders) is not None
-        matrix.row("disk", "full to the end", f"{summary(folders, before)}; {said}")
+        matrix.row("disk", "full to the end", f"{summary(folders, before)}; {error}")
         ballast = fill(disk)
         time.sleep(6)
         faults.wait_for(lambda: faults.trial_process(folders) is None, driver)
@@ -171,7 +171,7 @@ def test_a_disk_that_fills_up(narrow, narrow_undisturbed):
 
 
 def last_line(driver: faults.Driver) -> str:
-    """What a command that failed said last. Fails if that is no line for people."""
+    """The last line of a command that failed. Fails if there is a traceback."""
     assert "Traceback" not in driver.output, driver.output[-3000:]
     assert "No space left on device" in driver.output
     return driver.output.strip().splitlines()[-1][:120]
@@ -182,8 +182,8 @@ def tracking_server(folder: Path, port: int) -> Iterator[tuple[str, subprocess.P
     """A real MLflow server with a database in `folder`."""
     from tepo_lab.track.ui import running_server
 
-    with running_server(folder, port=port, tracking_uri=f"sqlite:///{folder}/server.db") as found:
-        yield found
+    with running_server(folder, port=port, tracking_uri=f"sqlite:///{folder}/server.db") as running:
+        yield running
 
 
 def mirrored(address: str, home: Path, folders: list[RunFolder]) -> bool:

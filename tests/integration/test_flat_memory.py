@@ -83,7 +83,7 @@ def watched(driver: Driver, bench: Bench, marks: list[int], done: Callable[[], i
             "records": size(driver.home, "runs/*/*.json*") + size(driver.home, "runs/*/*/*.parquet"),
         }
         counts = ("done", "driver files", "worker files")
-        show("  ".join(f"{key} {each if key in counts else f'{each / MB:.1f} MB'}" for key, each in figure.items()))
+        show("  ".join(f"{key} {value if key in counts else f'{value / MB:.1f} MB'}" for key, value in figure.items()))
         figures.append(figure)
     return figures
 
@@ -91,7 +91,7 @@ def watched(driver: Driver, bench: Bench, marks: list[int], done: Callable[[], i
 def middle_and_end(figures: list[dict[str, int]], name: str) -> int:
     """Growth from the largest figure up to the middle to the largest after it."""
     half = len(figures) // 2
-    return max(each[name] for each in figures[half:]) - max(each[name] for each in figures[:half])
+    return max(figure[name] for figure in figures[half:]) - max(figure[name] for figure in figures[:half])
 
 
 def levels_off(figures: list[dict[str, int]]) -> None:
@@ -113,7 +113,7 @@ def test_three_hundred_steps_of_one_run(tmp_path):
     levels_off(figures)
     assert middle_and_end(figures, "driver") < DRIVER_GROWTH
     assert len(list(folder.checkpoints.glob("step-*"))) == 2
-    assert max(each["checkpoints"] for each in figures) < 3.5 * size(folder.checkpoint(300), "**/*")
+    assert max(figure["checkpoints"] for figure in figures) < 3.5 * size(folder.checkpoint(300), "**/*")
 
 
 def test_two_hundred_runs_in_one_sweep(tmp_path):

@@ -42,17 +42,17 @@ def assert_like_one_learner(folder: RunFolder, alone: RunFolder) -> None:
         assert step["actor/grad_norm"] == pytest.approx(reference["actor/grad_norm"], rel=1e-3)
         assert step["actor/entropy"] == pytest.approx(reference["actor/entropy"], rel=1e-3)
     last = alone.generation_steps()[-1]
-    ours, theirs = (pd.read_parquet(each.generations(last)) for each in (folder, alone))
+    ours, theirs = (pd.read_parquet(run.generations(last)) for run in (folder, alone))
     assert len(ours) == len(theirs)
     assert (ours["response"] == theirs["response"]).mean() > 0.9
 
 
 def in_one_process(bench: Bench, home: Path) -> dict[str, RunFolder]:
     folders = {}
-    for each in bench.runs:
-        folder = RunFolder(home / each.spec.arm.name)
-        run_trial(each.spec, folder)
-        folders[each.spec.arm.name] = folder
+    for run in bench.runs:
+        folder = RunFolder(home / run.spec.arm.name)
+        run_trial(run.spec, folder)
+        folders[run.spec.arm.name] = folder
     return folders
 
 

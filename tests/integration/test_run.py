@@ -42,7 +42,7 @@ def test_a_sweep_is_trained_and_ends_with_its_table(first_run, home):
     assert (table["table"], table["profile"]) == ("table3", "nano")
     assert [row["arm"] for row in table["rows"]] == ["tepo_no_kl", "tepo_kl_negative_rising", "tepo_kl_both", "tepo"]
     assert {row["outcome"] for row in table["rows"]} == {"complete"}
-    assert [each["name"] for each in table["benchmarks"]] == [
+    assert [benchmark["name"] for benchmark in table["benchmarks"]] == [
         "sum6",
         "mix8",
         "times8",
@@ -51,9 +51,9 @@ def test_a_sweep_is_trained_and_ends_with_its_table(first_run, home):
         "mix6",
         "mix7",
     ]
-    for each in planned("trainer.steps=3", "seeds=[1]"):
-        rows = pd.read_parquet(RunFolder(home / "runs" / each.folder).generations(each.spec.steps))
-        shown = next((row for row in table["rows"] if row["arm"] == each.spec.arm.name), table["base"])
+    for asked_run in planned("trainer.steps=3", "seeds=[1]"):
+        rows = pd.read_parquet(RunFolder(home / "runs" / asked_run.folder).generations(asked_run.spec.steps))
+        shown = next((row for row in table["rows"] if row["arm"] == asked_run.spec.arm.name), table["base"])
         counted = rows.groupby("benchmark")["correct"].agg(["sum", "count"])
         for name, cell in shown["cells"].items():
             assert (cell["correct"], cell["graded"]) == tuple(counted.loc[name])
@@ -84,13 +84,13 @@ def test_mlflow_holds_every_run_with_its_metrics(first_run, home):
     client = MlflowClient(f"sqlite:///{home}/mlflow.db")
     experiment = client.get_experiment_by_name("panel-e")
     assert experiment is not None
-    runs = {each.info.run_name: each for each in client.search_runs([experiment.experiment_id])}
-    for each in planned("trainer.steps=3", "seeds=[1]"):
-        mirrored = runs[each.folder]
+    runs = {mirrored.info.run_name: mirrored for mirrored in client.search_runs([experiment.experiment_id])}
+    for asked_run in planned("trainer.steps=3", "seeds=[1]"):
+        mirrored = runs[asked_run.folder]
         assert mirrored.info.status == "FINISHED"
-        assert mirrored.data.tags["arm"] == each.spec.arm.name
+        assert mirrored.data.tags["arm"] == asked_run.spec.arm.name
         history = client.get_metric_history(mirrored.info.run_id, "reward/mean")
-        recorded = RunFolder(home / "runs" / each.folder).metrics()
+        recorded = RunFolder(home / "runs" / asked_run.folder).metrics()
         assert [(point.step, point.value) for point in history] == [
             (step["step"], step["reward/mean"]) for step in recorded
         ]
@@ -112,9 +112,9 @@ def test_a_users_failure_is_explained_and_the_other_arms_go_on(tmp_path):
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr
     assert "is not finite" in failed.stderr
-    whole, broken = (RunFolder(next(home.glob(f"runs/{arm}-*"))) for arm in ("gspo", "tepo_kl_1"))
-    assert event_names(whole)[-1] == "complete"
-    assert event_names(broken) == ["started", "failed"]
+    complete, failed_run = (RunFolder(next(home.glob(f"runs/{arm}-*"))) for arm in ("gspo", "tepo_kl_1"))
+    assert event_names(complete)[-1] == "complete"
+    assert event_names(failed_run) == ["started", "failed"]
     (cause,) = json.loads(run("why", "--home", str(home), "--format", "json").stdout)
-    assert (cause["kind"], cause["runs"]) == ("user", [broken.name])
+    assert (cause["kind"], cause["runs"]) == ("user", [failed_run.name])
     assert cause["log"][-1].startswith("tepo_lab.errors.ObjectiveError: step 1:")

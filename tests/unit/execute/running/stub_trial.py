@@ -43,7 +43,7 @@ def complete(folder: RunFolder, spec: RunSpec) -> None:
     folder.checkpoint(spec.steps).mkdir(parents=True, exist_ok=True)
     append_event(folder, CheckpointSaved(step=spec.steps))
     write_evaluation(folder, spec.steps, spec.suite)
-    counts = {name: each.problems * each.samples for name, each in spec.suite.benchmarks.items()}
+    counts = {name: benchmark.problems * benchmark.samples for name, benchmark in spec.suite.benchmarks.items()}
     benchmarks = {name: Tally(correct=count, graded=count) for name, count in counts.items()}
     append_event(folder, Evaluated(step=spec.steps, benchmarks=benchmarks))
     append_event(folder, Complete(step=spec.steps))

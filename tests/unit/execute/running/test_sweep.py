@@ -160,6 +160,6 @@ def test_a_run_that_collapsed_by_another_sweeps_rule_is_named(sweep):
     complete(entry.folder, entry.planned.spec)
     for rule, lines in (("reward/mean < 0.9", 1), (sweep.expansion.sweep.stop[0].when, 0)):
         append_event(entry.folder, Collapsed(step=4, rule=rule))
-        found = list(other_rules(make_plan(sweep.home, [sweep.expansion]), sweep.expansion))
-        assert len(found) == lines
-        assert all(entry.folder.name in line and rule in line for line in found)
+        named = list(other_rules(make_plan(sweep.home, [sweep.expansion]), sweep.expansion))
+        assert len(named) == lines
+        assert all(entry.folder.name in line and rule in line for line in named)
