@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +24,9 @@ from tepo_lab.track.address import artifact_folder, database_file, masked, own_a
 
 START_SECONDS = 180.0
 STOP_SECONDS = 10.0
+
+#: A proxy in the environment must not come between us and our own machine.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def serve(
@@ -115,7 +117,6 @@ def _usable_port(host: str, port: int) -> int:
 
 
 def _wait_until_it_answers(address: str, server: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    opener = _direct()
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -124,7 +125,7 @@ def _wait_until_it_answers(address: str, server: subprocess.Popen[bytes], log: I
             reason = masked(lines[-1].strip()) if lines else "it printed nothing"
             raise ResourceError(f"The MLflow server did not start (exit code {server.returncode}): {reason}")
         try:
-            with opener.open(f"{address}/health", timeout=5):
+            with _DIRECT.open(f"{address}/health", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
@@ -137,15 +138,10 @@ def _first_page(address: str) -> str:
     request = urllib.request.Request(
         f"{address}/api/2.0/mlflow/experiments/search", query, {"Content-Type": "application/json"}
     )
-    with _direct().open(request, timeout=60) as answer:
+    with _DIRECT.open(request, timeout=60) as answer:
         experiments = json.load(answer).get("experiments", [])
     sweep = next((item["experiment_id"] for item in experiments if item["name"] != "Default"), None)
     return f"#/experiments{'' if sweep is None else f'/{sweep}/runs'}?workflowType=machine_learning"
-
-
-def _direct() -> urllib.request.OpenerDirector:
-    # A proxy in the environment must not come between us and our own machine.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _end_group(server: subprocess.Popen[bytes]) -> None:

@@ -9,12 +9,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
 
 from tepo_lab.errors import RecordError
 from tepo_lab.records.files import RunFolder
@@ -26,8 +25,6 @@ from tepo_lab.track.thread import MirrorThread
 from tepo_lab.track.ui import running_server
 from tests.integration.faults import free_port
 from tests.mlflow_runs import complete, recorded_values, resume, shown_values, start_run, write_steps, write_sweep
-
-pytestmark = pytest.mark.integration
 
 PROCESSES = 16
 
@@ -59,9 +56,8 @@ for _ in run_folders(home):
 MAKE_DATABASE = """
 import sys
 from pathlib import Path
-from tepo_lab.records.files import run_folders
 from tepo_lab.track.mirror import Mirror
-Mirror(Path(sys.argv[1]), None, "panel-e", print).update(run_folders(Path(sys.argv[1])))
+Mirror(Path(sys.argv[1]), None, "panel-e", print).update([])
 """
 
 
@@ -174,34 +170,6 @@ def test_a_server_that_goes_down_and_comes_back_gets_everything(tmp_path: Path) 
     assert not (home / "mlflow.db").exists()
     assert len(problems) == 1
     assert f"MLflow ({address})" in problems[0]
-
-
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """MLflow has SQLite wait 20 seconds for a lock; here it is a tenth of a second."""
-
-    def shorter(*call: Any) -> tuple[str, Any]:
-        _, _, statement, parameters, *_ = call
-        return statement.replace("busy_timeout = 20000", "busy_timeout = 100"), parameters
-
-    event.listen(Engine, "before_cursor_execute", shorter, retval=True)
-    yield
-    event.remove(Engine, "before_cursor_execute", shorter)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_locked_database_gets_everything_when_it_is_free(tmp_path: Path) -> None:
-    folder, problems = start_run(tmp_path), list[str]()
-    mirror = Mirror(tmp_path, None, "panel-e", problems.append)
-    mirror.update([folder])
-    write_steps(folder, range(1, 4))
-    with sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None) as owner:
-        owner.execute("BEGIN EXCLUSIVE")
-        assert not mirror.update([folder])
-        owner.execute("ROLLBACK")
-    assert mirror.update([folder], at_once=True)
-    assert shown(tmp_path) == recorded([folder])
-    assert len(problems) == 1
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:

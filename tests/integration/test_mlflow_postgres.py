@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,27 +18,18 @@ from tepo_lab.track.store import open_client
 from tests.integration.faults import free_port
 from tests.mlflow_runs import complete, recorded_values, shown_values, start_run, write_steps, write_sweep
 
-pytestmark = pytest.mark.integration
-
 BINARIES = max(Path("/usr/lib/postgresql").glob("*/bin/postgres"), default=None)
 
 
-@dataclass
 class Postgres:
     """A server over a folder of its own; as root, run by the user that Debian's package makes for it."""
 
-    folder: Path
-    port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
-
-    def __post_init__(self) -> None:
-        if self._user:
-            shutil.chown(self.folder, self._user)
-        self._call("initdb", "-D", str(self.data), "-U", "tepo", "-A", "trust", "--no-sync")
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.user = "postgres" if os.geteuid() == 0 else None
+        if self.user:
+            shutil.chown(folder, self.user)
+        self._call("initdb", "-U", "tepo", "-A", "trust", "--no-sync")
 
     @property
     def address(self) -> str:
@@ -50,46 +37,20 @@ class Postgres:
 
     def start(self) -> None:
         # Durability costs seconds and is not what is tested.
-        options = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder), "-c", "fsync=off"]
-        command = [self._binary("postgres"), "-D", str(self.data), *options]
-        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, user=self._user, cwd=self.folder, **quiet)
-        deadline = time.monotonic() + 60
-        while not self._answers():
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        options = f"-h 127.0.0.1 -p {self.port} -k {self.folder} -c fsync=off"
+        self._call("pg_ctl", "start", "-w", "-l", "log", "-o", options)
 
     def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+        self._call("pg_ctl", "stop", "-m", "immediate")
 
-    @property
-    def _user(self) -> str | None:
-        return "postgres" if os.geteuid() == 0 else None
-
-    def _binary(self, name: str) -> str:
+    def _call(self, program: str, *arguments: str) -> None:
         assert BINARIES is not None
-        return str(BINARIES.with_name(name))
-
-    def _call(self, name: str, *arguments: str) -> None:
-        subprocess.run(
-            [self._binary(name), *arguments], user=self._user, cwd=self.folder, check=True, capture_output=True
-        )
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", self.port)):
-                return False
-        ready = [self._binary("pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "tepo"]
-        return subprocess.run(ready, capture_output=True, check=False).returncode == 0
+        command = [str(BINARIES.with_name(program)), "-D", str(self.folder / "data"), *arguments]
+        subprocess.run(command, user=self.user, cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
 
 
 def can_run() -> bool:
-    if BINARIES is None:
-        return False
-    return os.geteuid() != 0 or "postgres" in {user.pw_name for user in pwd.getpwall()}
+    return BINARIES is not None and (os.geteuid() != 0 or "postgres" in {user.pw_name for user in pwd.getpwall()})
 
 
 @pytest.fixture
@@ -100,8 +61,8 @@ def postgres() -> Iterator[Postgres]:
     # Not below pytest's own folder, which only its user may enter.
     with tempfile.TemporaryDirectory(prefix="tepo-lab-postgres-") as folder:
         server = Postgres(Path(folder))
+        server.start()
         try:
-            server.start()
             yield server
         finally:
             server.kill()

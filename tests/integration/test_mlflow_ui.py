@@ -17,8 +17,6 @@ from tepo_lab.records.files import RunFolder
 from tepo_lab.track.mirror import Mirror
 from tests.mlflow_runs import complete, start_run, write_steps, write_sweep
 
-pytestmark = pytest.mark.integration
-
 CHROMIUM = "/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else shutil.which("chromium")
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -10,7 +10,7 @@ from tepo_lab.records.files import RunFolder
 from tepo_lab.records.history import RunHistory
 from tepo_lab.track.view import VALUE_LIMIT, RunView, metric_name, run_view
 from tests.leases import lease_of_another_node
-from tests.mlflow_runs import START, complete, evaluate, event, recorded_values, resume, start_run, write_steps
+from tests.mlflow_runs import START, evaluate, event, recorded_values, start_run, write_steps
 
 
 def view(folder: RunFolder) -> RunView:
@@ -101,20 +101,6 @@ def test_a_run_is_running_while_it_is_locked_and_killed_after_it(tmp_path: Path)
     assert (view(folder).status, view(folder).ended) == ("RUNNING", None)
     lease_of_another_node(folder, age=3600)
     assert (view(folder).status, view(folder).ended) == ("KILLED", ms(20.125))
-
-
-def test_a_run_that_was_cut_back_has_the_steps_and_scores_of_its_last_attempt(tmp_path: Path) -> None:
-    folder = start_run(tmp_path)
-    write_steps(folder, range(1, 5))
-    complete(folder, 4)
-    resume(folder, 2)
-    write_steps(folder, range(3, 4), attempt=1)
-    assert {key: value for key, (value, _) in recorded_values(folder).items() if key[0] == "seconds/step"} == {
-        ("seconds/step", 1): 1.5,
-        ("seconds/step", 2): 1.5,
-        ("seconds/step", 3): 2.5,
-    }
-    assert not [name for name, _ in recorded_values(folder) if name.startswith("score/")]
 
 
 def test_damaged_metrics_are_refused_with_their_line(tmp_path: Path) -> None:
