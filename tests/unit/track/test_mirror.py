@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import FakeMlflow
+from fake_mlflow import FakeMlflow
 
 from tepo_lab.records.files import RunFolder, run_folders
 from tepo_lab.records.history import RunHistory

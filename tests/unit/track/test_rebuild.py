@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import FakeMlflow
+from fake_mlflow import FakeMlflow
 from filelock import FileLock
 from mlflow.entities import Metric
 

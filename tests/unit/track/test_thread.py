@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import FakeMlflow
+from fake_mlflow import FakeMlflow
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.records.files import RunFolder
