@@ -171,9 +171,12 @@ def run_folders(home: Path) -> list[RunFolder]:
 
 
 def is_inside(path: Path, home: Path) -> bool:
-    """Whether a path is in a home when its links are followed: what is elsewhere is not ours to copy or to delete."""
+    """Whether a path is in a home when its links are followed: what is elsewhere is not ours to copy or to delete.
+
+    HOME/runs may be a link to another disk: what is behind it is in the home.
+    """
     try:
-        return path.resolve().is_relative_to(home.resolve())
+        return any(path.resolve().is_relative_to(root.resolve()) for root in (home, home / "runs"))
     except (OSError, RuntimeError):
         # A loop of links.
         return False

@@ -86,11 +86,14 @@ def running_server(
     port = _usable_port(host, port)
     on_start()
     artifacts = str(artifact_folder(home))
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    command = [sys.executable, "-P", "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
     command += ["--default-artifact-root", artifacts, "--artifacts-destination", artifacts]
+    # uvicorn looks for its application in the working folder first, unless it is given another; and the server starts
+    # Python again: no process imports a module of the folder where it was started.
+    command += ["--uvicorn-opts", f"--app-dir={os.devnull}"]
     # The URI, which may contain a password, is not an argument: every user of the machine can read those. Background
     # jobs serve model evaluation, which nothing here uses; they cost processes and memory.
-    own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PYTHONSAFEPATH": "1"}
     environment = ENVIRONMENT | os.environ | own | {"MLFLOW_LOGGING_LEVEL": "WARNING"}
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(

@@ -15,6 +15,7 @@ import pytest
 
 from tepo_lab.records.files import RunFolder
 from tepo_lab.track.mirror import Mirror
+from tests.integration.test_working_folder import hostile_folder
 from tests.mlflow_runs import complete, start_run, write_steps, write_sweep
 
 CHROMIUM = "/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else shutil.which("chromium")
@@ -48,7 +49,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunFolder]:
 
 @contextmanager
 def served(home: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-c", SERVE, str(home)]
+    command = [sys.executable, "-P", "-c", SERVE, str(home)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -107,9 +108,14 @@ def test_a_browser_sees_the_runs_by_name_and_a_chart(tmp_path: Path, runs: list[
     assert {host for host in asked if host} == {address.split("/")[2]}
 
 
-def test_ending_the_command_ends_its_server(tmp_path: Path, runs: list[RunFolder]) -> None:
+def test_ending_the_command_ends_its_server(
+    tmp_path: Path, runs: list[RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.chdir(hostile_folder(tmp_path / "folder", mark))
     with served(tmp_path) as (address, process):
         assert address.endswith("/runs?workflowType=machine_learning")
         assert any("mlflow server" in line for line in group_members(tmp_path))
     assert process.returncode == 0
     assert group_members(tmp_path) == []
+    assert not mark.exists()

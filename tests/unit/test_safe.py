@@ -79,6 +79,14 @@ def test_nothing_in_the_package_runs_what_it_reads():
     assert [each for each in loads if "trust_remote_code" not in each[2]] == []
 
 
+def test_no_python_that_is_started_imports_from_the_working_folder():
+    nodes = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text())))
+    lists = (list(map(ast.unparse, node.elts)) for node in nodes if isinstance(node, ast.List))
+    commands = [parts for parts in lists if parts[:1] == ["sys.executable"]]
+    assert len(commands) >= 2
+    assert {parts[1] for parts in commands} == {"'-P'"}
+
+
 @pytest.mark.parametrize(
     "text",
     [

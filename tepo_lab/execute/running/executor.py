@@ -53,6 +53,8 @@ ENVIRONMENT = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "DO_NOT_TRACK": "1",
+    # No process imports a module because it lies in the folder where it was started.
+    "PYTHONSAFEPATH": "1",
 }
 
 #: For a Ray of our own: its servers, which do what anybody who reaches them asks, listen on 127.0.0.1 alone. The
@@ -88,6 +90,7 @@ class Executor:
         if self.address is not None:
             check_reachable(self.address)
         import ray
+        from ray.job_config import JobConfig
 
         # What Tune left of a Ray that died asks Ray to remove its placement groups when it is collected, and waits a
         # minute for one that is dead: here there is none to ask.
@@ -96,6 +99,9 @@ class Executor:
             ray.init(
                 address=self.address or "local",
                 include_dashboard=False if self.address is None else None,
+                # Ray puts this process's working folder before all others on the path of its workers, where a file
+                # such as pyarrow.py would be imported; not so for jobs that come through a client of Ray.
+                job_config=JobConfig(_client_job=True),
                 # A Ray of our own has this process's variables; nodes of a cluster have their own.
                 runtime_env={"env_vars": {name: os.environ[name] for name in ENVIRONMENT}} if self.address else None,
                 _system_config=SYSTEM if self.address is None else None,
