@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import errno
 import re
+import sys
 from collections.abc import Iterable
 from types import FrameType
 from typing import ClassVar
@@ -69,6 +70,11 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u20
 def printable(text: str) -> str:
     r"""Text for a terminal: control characters, such as those of escape sequences, written as `\x1b`."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def write_note(line: str) -> None:
+    """Print on standard error what is no error but worth knowing, without control characters."""
+    sys.stderr.write(printable(f"tepo-lab: note: {line}\n"))
 
 
 #: Errors of the machine among operating-system errors.

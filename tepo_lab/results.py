@@ -16,7 +16,6 @@ missing home and a report on a home without runs raise `ConfigError`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +27,7 @@ import pyarrow.parquet as parquet
 
 from tepo_lab.audit.audit import audit as audit_tables
 from tepo_lab.audit.printed import read_printed, read_published
-from tepo_lab.errors import ConfigError, RecordError, nearest
+from tepo_lab.errors import ConfigError, RecordError, nearest, write_note
 from tepo_lab.records.generations import GENERATION_COLUMNS
 from tepo_lab.records.history import RunHistory, State, read_histories
 from tepo_lab.registry.locations import package_root
@@ -344,7 +343,7 @@ def _histories(home: str | Path) -> Iterator[RunHistory]:
 
 
 def _omit(history: RunHistory, why: object) -> None:
-    sys.stderr.write(f"tepo-lab: note: run {history.name} is left out: {why}\n")
+    write_note(f"run {history.name} is left out: {why}")
 
 
 def _identity(history: RunHistory) -> dict[str, Any]:

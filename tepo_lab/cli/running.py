@@ -309,8 +309,10 @@ def mirror(
     What is missing is made; runs whose records were deleted are deleted. Exit code 1 when a run is not shown because
     its records are damaged.
     """
+    from tepo_lab.records.files import run_folders
+
     check_home(home)
-    if not any(home.glob("runs/*/run.json")):
+    if not run_folders(home):
         raise ConfigError(f"--home {home}: there is no run to mirror; tepo-lab run panel-e makes some.")
     from tepo_lab.execute.showing.text import counted
     from tepo_lab.track.rebuild import mirror_home

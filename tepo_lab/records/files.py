@@ -20,15 +20,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tepo_lab.errors import RecordError, is_machine_failure
+from tepo_lab.errors import RecordError, is_machine_failure, write_note
 
 #: Lists of a response in tokens/*.json, one value a token; `problem`, `prompt` and `answer` are the group's, `reward`,
 #: `advantage`, `truncated` and `length` (tokens in all, of which the first may be listed) the response's. Log-probs and
@@ -91,6 +93,16 @@ class RunFolder:
     @cached_property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def is_run(self) -> bool:
+        """Whether it contains a run.json, or cannot be looked into (another user's, a loop of links): a damaged run."""
+        try:
+            self.run_file.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:06d}"
@@ -166,8 +178,18 @@ def _is_number(value: Any) -> bool:
 
 
 def run_folders(home: Path) -> list[RunFolder]:
-    """The folders under HOME/runs that contain a run.json, by name."""
-    return [RunFolder(path.parent) for path in sorted(home.glob("runs/*/run.json"))]
+    """The folders under HOME/runs that contain a run.json, or cannot be looked into, by name.
+
+    Raises `RecordError` where HOME/runs cannot be read.
+    """
+    runs = home / "runs"
+    try:
+        names = os.listdir(runs)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RecordError(f"{runs} cannot be read ({error.strerror}): make it readable.") from None
+    return [folder for folder in (RunFolder(runs / name) for name in sorted(names)) if folder.is_run()]
 
 
 def is_inside(path: Path, home: Path) -> bool:
@@ -182,18 +204,30 @@ def is_inside(path: Path, home: Path) -> bool:
         return False
 
 
-def read_record(path: Path) -> bytes:
-    """The content of a record. Raises `FileNotFoundError`, and `RecordError` where it is no file that can be read."""
+def open_record(path: Path) -> BufferedReader:
+    """A record's file, open for reading.
+
+    Raises `FileNotFoundError`, and `RecordError` where it is no file that can be read: a folder, a pipe (which would
+    be waited for), a loop of links, another user's.
+    """
     try:
-        if path.exists() and not path.is_file():
-            raise RecordError(f"{path} is not a file: remove it.")
-        return path.read_bytes()
+        stream = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115 - the caller's
     except FileNotFoundError:
         raise
     except OSError as error:
         if is_machine_failure(error):
             raise
         raise RecordError(f"{path} cannot be read ({error.strerror}): make it readable, or remove it.") from None
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise RecordError(f"{path} is not a file: remove it.")
+    return stream
+
+
+def read_record(path: Path) -> bytes:
+    """The content of a record. Raises `FileNotFoundError`, and `RecordError` where it is no file that can be read."""
+    with open_record(path) as stream:
+        return stream.read()
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -218,11 +252,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def tail(path: Path, most: int = 20) -> list[dict[str, Any]]:
     """The last `most` JSON objects of a JSON-lines file, as far as `TAIL_BYTES` go back; unreadable lines left out."""
     try:
-        with path.open("rb") as stream:
+        with open_record(path) as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - TAIL_BYTES))
             lines = stream.read().rpartition(b"\n")[0].splitlines()
-    except OSError:
+    except (OSError, RecordError):
         return []
     parsed = map(parsed_line, lines[1:] if size > TAIL_BYTES else lines)
     return [values for values in parsed if values is not None][-most:]
@@ -294,7 +328,7 @@ def readable_runs(home: Path, *, tell: bool = False) -> Iterator[tuple[RunFolder
 
 def tell_passed_over(folder: RunFolder, error: RecordError) -> None:
     """Print on standard error that a run is left out because its records are damaged."""
-    sys.stderr.write(f"tepo-lab: note: run {folder.name} is passed over: {error}\n")
+    write_note(f"run {folder.name} is passed over: {error}")
 
 
 def lines_of(text: bytes, path: Path, *, before: int = 0) -> Iterator[dict[str, Any]]:

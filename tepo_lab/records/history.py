@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError
 from tepo_lab.errors import RecordError
 from tepo_lab.records import events as kinds
 from tepo_lab.records.events import Collapsed, Complete, Evaluated, Event, Failed, Outcome, Started, Stopped, Tally
-from tepo_lab.records.files import RunFolder, append_line, read_lines, read_record, run_folders
+from tepo_lab.records.files import RunFolder, append_line, open_record, read_lines, read_record, run_folders
 from tepo_lab.records.lock import is_locked
 from tepo_lab.records.provenance import Files, differences, input_files
 
@@ -132,8 +132,10 @@ class RunHistory:
 
         Args: `owned_by_us`: the caller owns the run's lock, so that it is not read as running.
         """
-        if not folder.path.is_dir():
-            return cls(folder)
+        if not os.path.isdir(folder.path):
+            if not os.path.lexists(folder.path):
+                return cls(folder)
+            return cls(folder, State.DAMAGED, damage=f"{folder.path} is not a folder: remove it.")
         try:
             run = read_run(folder)
             events = read_events(folder)
@@ -285,6 +287,8 @@ def read_run(folder: RunFolder) -> dict[str, Any]:
     fix = f"restore it, or remove {folder.path} to run it again"
     try:
         values: dict[str, Any] = json.loads(text)
+        # Tables and pages are UTF-8, and their numbers are JSON's.
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
         run = _RunFile.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
@@ -383,11 +387,11 @@ def _generations_of(run: Mapping[str, Any]) -> int | None:
 def _is_intact(path: Path) -> bool:
     """Whether a Parquet file begins and ends with its mark: one that was cut off does not."""
     try:
-        with path.open("rb") as stream:
+        with open_record(path) as stream:
             begins = stream.read(len(_PARQUET_MARK)) == _PARQUET_MARK
             stream.seek(-len(_PARQUET_MARK), os.SEEK_END)
             return begins and stream.read() == _PARQUET_MARK
-    except OSError:
+    except (OSError, RecordError):
         return False
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tepo_lab.errors import RecordError
-from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.records.files import RunFolder, read_record, write_json
 
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
@@ -136,8 +136,8 @@ def _is_fresh(folder: RunFolder, now: float) -> bool:
 def _lease(folder: RunFolder) -> dict[str, Any]:
     """The owner in lease.json; empty where there is none, or no owner's."""
     try:
-        values = json.loads(folder.lease_file.read_bytes())
-    except (FileNotFoundError, ValueError):
+        values = json.loads(read_record(folder.lease_file))
+    except (FileNotFoundError, RecordError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tepo_lab.records.files import open_record
+
 #: Names and SHA-256 of the files of one input.
 Files = frozenset[tuple[str, str]]
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hex, read in blocks."""
-    with path.open("rb") as stream:
+    """SHA-256 of a file's content, in hex, read in blocks. Raises as `open_record`."""
+    with open_record(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

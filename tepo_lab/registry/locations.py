@@ -22,6 +22,8 @@ MAX_YAML_BYTES = 1_000_000
 MAX_YAML_VALUES = 1_000_000
 MAX_YAML_DEPTH = 1_000
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The safe loader of YAML 1.1 with the surprises removed: 5e-7 is a number, `off` and 2026-01-01 are text, and a
@@ -121,6 +123,8 @@ def parse_yaml(text: str) -> Any:
             pending += [*node, *node.values()]
         elif isinstance(node, list):
             pending += node
+        elif isinstance(node, str) and _SURROGATE.search(node):
+            raise _error("a text has half of a surrogate pair, which is no character; write the character itself")
         elif not isinstance(node, str | int | float | bool | None):
             raise _error(f"a value is of the kind {type(node).__name__}; write text, numbers, lists or mappings")
     return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tepo_lab.errors import RecordError
+from tepo_lab.errors import RecordError, write_note
 from tepo_lab.records.history import State, read_histories
 from tepo_lab.theory.check import Array, Check
 
@@ -56,7 +55,7 @@ def fit_runs(home: Path) -> list[RewardFit]:
                 raise RecordError(str(history.damage))
             metrics = history.metrics()
         except RecordError as error:
-            sys.stderr.write(f"tepo-lab: note: run {history.name} is left out: {error}\n")
+            write_note(f"run {history.name} is left out: {error}")
             continue
         # A value that was not finite is recorded as null.
         lines = [line for line in metrics if line.get(REWARD) is not None and line.get(ENTROPY) is not None]

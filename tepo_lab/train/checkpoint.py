@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.errors import RecordError
+from tepo_lab.records.files import RunFolder, read_record, write_json
 from tepo_lab.records.provenance import file_sha256
 from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from tepo_lab.train.training_state import save_training_state
@@ -117,11 +118,11 @@ def remove_after(folder: RunFolder, step: int) -> None:
 def _verified(path: Path) -> Position | None:
     """The position of a checkpoint, or None for a damaged one."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads(read_record(path / MANIFEST))
         if any(file_sha256(path / name) != digest for name, digest in manifest["sha256"].items()):
             return None
         return Position(int(manifest["step"]), int(manifest["data"]))
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, RecordError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 
 

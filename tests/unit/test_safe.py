@@ -20,7 +20,7 @@ import yaml
 
 import tepo_lab
 from tepo_lab.cli import NO_TELEMETRY
-from tepo_lab.errors import ModelError
+from tepo_lab.errors import ModelError, printable
 from tepo_lab.records.files import RunFolder
 from tepo_lab.registry.locations import parse_yaml
 from tepo_lab.schema.profile import ModelSpec
@@ -96,6 +96,7 @@ def test_no_python_that_is_started_imports_from_the_working_folder():
         "x: !!python/module:os",
         "!!binary aGVsbG8=",
         "!made x",
+        'x: "\\ud800"',
     ],
 )
 def test_yaml_is_plain_values(text, tmp_path, monkeypatch):
@@ -155,3 +156,9 @@ def test_no_library_reports_its_use():
     own = {name: value for name, value in os.environ.items() if name not in NO_TELEMETRY}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own, check=True)
     assert done.stdout.splitlines()[-1] == "True True False"
+
+
+def test_text_for_the_terminal_passes_where_control_characters_are_escaped():
+    writes = [(path.name, name) for path in SOURCES for name, _ in calls(path) if name == "sys.stderr.write"]
+    assert writes == [("errors.py", "sys.stderr.write")]
+    assert printable("\x1b]52;c;x\x07 \x9b \ud800 a\tb\n") == r"\x1b]52;c;x\x07 \x9b \ud800 a" + "\tb\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +60,7 @@ def leftovers(
         if not _writer_lives(path) and is_stale(path):
             found.append((path, "left by a killed writer", None))
     for folder in folders:
-        if not folder.run_file.exists() or is_locked(folder):
+        if not os.path.exists(folder.run_file) or is_locked(folder):
             continue
         for pattern in (".*.partial", "*/.*.partial", ".lease.*"):
             for path in sorted(folder.path.glob(pattern)):

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.actions import Entry
-from tepo_lab.records.files import write_json
+from tepo_lab.records.files import read_record, write_json
 from tepo_lab.records.history import RunHistory, State
 from tepo_lab.schema.sweep import Sweep
 
@@ -66,9 +66,9 @@ def selection_notes(home: Path) -> dict[str, str]:
     notes: dict[str, str] = {}
     for path in sorted(home.glob(f"sweeps/*/{FILE}")):
         try:
-            for family, point in json.loads(path.read_bytes())["chosen"].items():
+            for family, point in json.loads(read_record(path))["chosen"].items():
                 notes[family] = f"chosen among {point['points']} points"
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             fix = "remove it; running the sweep again writes it"
             raise RecordError(f"{path} is damaged ({type(error).__name__}: {error}): {fix}.") from None
     return notes

@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tepo_lab.errors import TepoLabError, is_machine_failure
+from tepo_lab.errors import RecordError, TepoLabError, is_machine_failure
 from tepo_lab.records.events import Failed
-from tepo_lab.records.files import RunFolder, write_json
+from tepo_lab.records.files import RunFolder, read_record, write_json
 from tepo_lab.records.history import RunHistory, State, append_event
 
 #: Seconds before the first retry after a failure of the machine; each further one waits `RETRY_GROWTH` times as long.
@@ -105,7 +105,7 @@ def end_attempt(folder: RunFolder) -> None:
 
 def _attempt(folder: RunFolder) -> dict[str, Any]:
     try:
-        values = json.loads(folder.attempt_file.read_text())
-    except (OSError, ValueError):
+        values = json.loads(read_record(folder.attempt_file))
+    except (OSError, RecordError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) and isinstance(values.get("failures"), int) else {}

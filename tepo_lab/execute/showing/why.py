@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from tepo_lab.errors import RecordError
 from tepo_lab.execute.showing.text import counted
 from tepo_lab.records.events import Failed
-from tepo_lab.records.files import RunFolder
+from tepo_lab.records.files import RunFolder, open_record
 from tepo_lab.records.history import RunHistory, State
 
 #: Lines of trial.log shown for a cause.
@@ -80,10 +82,10 @@ def _cause(history: RunHistory) -> FailureCause | None:
 def log_tail(folder: RunFolder, lines: int = LOG_LINES) -> list[str]:
     """The last lines of the run's trial.log; none when there is no log."""
     try:
-        with folder.log_file.open("rb") as stream:
-            stream.seek(max(0, folder.log_file.stat().st_size - _LOG_BYTES))
+        with open_record(folder.log_file) as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LOG_BYTES))
             text = stream.read().decode(errors="replace")
-    except OSError:
+    except (OSError, RecordError):
         return []
     return list(map(_printable, text.splitlines()[-lines:]))
 

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tepo_lab.errors import ConfigError, nearest
+from tepo_lab.errors import ConfigError, nearest, printable
 from tepo_lab.report.render.document import Document, document
 from tepo_lab.report.render.terminal import WIDTH, text
 from tepo_lab.report.table.columns import COLUMNS, TARGET_COLUMNS
@@ -47,6 +47,9 @@ LATEX_CHARACTERS = {
     "<": "$<$",
     ">": "$>$",
     "|": "$|$",
+    # At the beginning of a line they would be arguments of the \\ before.
+    "[": "{[}",
+    "*": "{*}",
     "−": "$-$",
     "–": "--",
     "≤": r"$\leq$",
@@ -65,12 +68,17 @@ LATEX_CHARACTERS = {
 
 def escape_markdown(value: str) -> str:
     """Text with what Markdown would read as markup escaped, on one line."""
-    return re.sub(r"([\\`*_|\[\]]|<(?=[A-Za-z/!]))", r"\\\1", " ".join(value.split("\n")))
+    return re.sub(r"([\\`*_~$|\[\]]|<(?=[A-Za-z/!])|&(?=[#A-Za-z]))", r"\\\1", _on_one_line(value))
 
 
 def escape_latex(value: str) -> str:
     """Text as LaTeX, on one line."""
-    return "".join(LATEX_CHARACTERS.get(character, character) for character in " ".join(value.split("\n")))
+    return "".join(LATEX_CHARACTERS.get(character, character) for character in _on_one_line(value))
+
+
+def _on_one_line(value: str) -> str:
+    """Text without what any format reads as the end of a line, and without other control characters."""
+    return printable(" ".join(value.splitlines()))
 
 
 #: What escapes every value of a template, by the ending of the template's name.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tepo_lab.errors import RecordError
-from tepo_lab.records.files import TOKEN_COLUMNS, RunFolder
+from tepo_lab.errors import RecordError, write_note
+from tepo_lab.records.files import TOKEN_COLUMNS, RunFolder, read_record
 from tepo_lab.report.figures.series import ArmRuns, SeedRun
 
 #: Tokens that one page holds at most; each has seven values, some fifty bytes in all.
@@ -52,11 +51,11 @@ def _shown(arms: Iterable[ArmRuns]) -> Iterator[tuple[str, SeedRun, list[TokenFi
 def _files(folder: RunFolder, room: int) -> Iterator[TokenFile]:
     """A run's token files, the last one first, with their groups until `room` tokens are full."""
     for step in reversed(folder.token_steps()):
-        content = folder.tokens(step).read_bytes()
         try:
+            content = read_record(folder.tokens(step))
             groups = _parsed(folder.tokens(step), content)
         except RecordError as error:
-            sys.stderr.write(f"tepo-lab: note: {error}\n")
+            write_note(str(error))
             continue
         shown = []
         for group in groups:
@@ -70,6 +69,8 @@ def _parsed(path: Path, content: bytes) -> list[dict[str, Any]]:
     """The groups of the token file at `path`. Raises `RecordError` when it is damaged or holds anything else."""
     try:
         values = json.loads(content)
+        # A page is UTF-8, and its numbers are JSON's: no NaN, no infinity (1e400), no half of a surrogate pair.
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is damaged ({error}) and left out of the page: remove it.") from None
     groups = values.get("groups") if isinstance(values, dict) else None

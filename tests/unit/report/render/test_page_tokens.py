@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,13 @@ def test_a_file_that_holds_no_tokens_is_left_out_and_named(
     assert "step-000002.json is damaged" in note
 
 
-def test_a_file_that_is_no_json_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("value", [b"\xff{", b"NaN", b"1e400", b'"\\ud800"'])
+def test_a_file_that_no_page_can_hold_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: bytes
+) -> None:
     folder = RunFolder(tmp_path)
     folder.tokens(1).parent.mkdir()
-    folder.tokens(1).write_bytes(b"\xff{")
+    content = json.dumps({"groups": [{"problem": "p", "responses": [RESPONSE | {"tokens": [0, 0]}]}]})
+    folder.tokens(1).write_bytes(content.encode().replace(b'"tokens": [0', b'"tokens": [' + value))
     assert shown(folder) == []
     assert "step-000001.json is damaged" in capsys.readouterr().err

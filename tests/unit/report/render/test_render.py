@@ -154,15 +154,18 @@ def test_a_terminal_gets_the_best_in_bold(full_home: SyntheticHome) -> None:
 
 
 #: What each format would read as markup or as the end of a row.
-AWKWARD = "50% & A_1 <b>#β~ [x](y) ![z](w) | `c` *d*\nnext"
+AWKWARD = "50% & A_1 <b>#β~ [x](y) ![z](w) | `c` *d*\r\u2028$m$ &lt;\nnext"
 
 
 @pytest.mark.parametrize(
     ("form", "shown"),
     [
-        ("md", r"50% & A\_1 \<b>#β~ \[x\](y) !\[z\](w) \| \`c\` \*d\* next"),
-        ("latex", r"50\% \& A\_1 $<$b$>$\#$\beta$\textasciitilde{} [x](y) ![z](w) $|$ `c` *d* next"),
-        ("html", "50% &amp; A_1 &lt;b&gt;#β~ [x](y) ![z](w) | `c` *d*\nnext"),
+        ("md", r"50% & A\_1 \<b>#β\~ \[x\](y) !\[z\](w) \| \`c\` \*d\*  \$m\$ \&lt; next"),
+        (
+            "latex",
+            r"50\% \& A\_1 $<$b$>$\#$\beta$\textasciitilde{} {[}x](y) !{[}z](w) $|$ `c` {*}d{*}  \$m\$ \&lt; next",
+        ),
+        ("html", "50% &amp; A_1 &lt;b&gt;#β~ [x](y) ![z](w) | `c` *d*\r\u2028$m$ &amp;lt;\nnext"),
     ],
 )
 def test_every_value_is_escaped_once(full_home: SyntheticHome, form: str, shown: str) -> None:
