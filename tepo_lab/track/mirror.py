@@ -8,6 +8,7 @@ that is cut off is repeated, and MLflow stores an equal value once.
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ _ALL_RUNS = 50_000
 #: Files of a sweep's folder that are artifacts of its run.
 _SWEEP_FILES = ("sweep.json", "table.md", "table.json", "page.html")
 
-#: Size and time of change of a file; None where there is none.
+#: Size and time of change of a file; None where there is none that can be looked at.
 _Stamp = tuple[int, int] | None
 
 
@@ -230,10 +231,10 @@ class Mirror:
 
 def _stamp(path: Path) -> _Stamp:
     try:
-        stat = path.stat()
-    except FileNotFoundError:
+        values = path.stat()
+    except OSError:
         return None
-    return stat.st_size, stat.st_mtime_ns
+    return (values.st_size, values.st_mtime_ns) if stat.S_ISREG(values.st_mode) else None
 
 
 def _progress(run: Run | None) -> tuple[int, int]:

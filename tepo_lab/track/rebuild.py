@@ -44,7 +44,7 @@ def mirror_home(
 
 
 def _mirror_sweep(mirror: Mirror, runs: list[str], earlier: list[str], rebuild: bool) -> int:
-    present = [name for name in (*runs, *earlier) if (mirror.home / "runs" / name / "run.json").exists()]
+    present = [name for name in (*runs, *earlier) if RunFolder(mirror.home / "runs" / name).is_run()]
     wanted = {mirror.sweep, *present}
     listed, others = (
         [RunFolder(mirror.home / "runs" / name) for name in names if name in wanted] for names in (runs, earlier)

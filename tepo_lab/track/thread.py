@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tepo_lab.records.files import RunFolder
-from tepo_lab.track.address import shown, tracking_address
+from tepo_lab.track.address import own_address, shown, tracking_address
 
 #: Seconds that a sweep which is over waits for an MLflow that cannot be written; one that can has longer to catch up.
 OUTAGE_SECONDS = 10.0
@@ -45,6 +45,8 @@ class MirrorThread:
         self._deadline = float("inf")
         self._stopping = threading.Event()
         self._is_complete = False
+        # The home's own database is made late, and takes its time; another address answers, or it is out.
+        self._is_own = self._answers = self.uri == own_address(home)
         self._thread = threading.Thread(target=self._run, name="mlflow-mirror", daemon=True)
 
     def start(self) -> None:
@@ -65,7 +67,7 @@ class MirrorThread:
             return True
         self._deadline = time.monotonic() + timeout_seconds
         self._stopping.set()
-        self._thread.join(timeout_seconds)
+        self._thread.join(timeout_seconds if self._answers else min(timeout_seconds, OUTAGE_SECONDS))
         if not self._is_complete:
             self._on_problem(
                 f"MLflow ({shown(self.uri)}) is behind the records: 'tepo-lab mirror' brings it up to date."
@@ -73,14 +75,17 @@ class MirrorThread:
         return self._is_complete
 
     def _run(self) -> None:
-        # The database takes seconds to make, and the first run's start needs the cores.
-        while not self._stopping.wait(self._every_seconds) and not any(map(_has_results, self._folders)):
-            pass
+        # The database takes seconds to make, and the first run's start needs the cores. Of an address that does not
+        # answer the user learns at once.
+        while self._is_own and not self._stopping.wait(self._every_seconds):
+            if any(map(_has_results, self._folders)):
+                break
         from tepo_lab.track.mirror import Mirror
 
         mirror = Mirror(self._home, self.uri, self._sweep, self._on_problem)
-        while not self._stopping.wait(self._every_seconds):
-            mirror.update(self._folders)
+        while not self._stopping.is_set():
+            self._answers = mirror.update(self._folders) or (self._answers and not mirror.is_out)
+            self._stopping.wait(self._every_seconds)
         stopping = time.monotonic()
         while not mirror.update(self._folders, over=True, at_once=True):
             now = time.monotonic()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fake_mlflow import FakeMlflow
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.records.files import RunFolder
+from tepo_lab.track import thread as module
 from tepo_lab.track.thread import MirrorThread
 from tests.mlflow_runs import complete, recorded_values, start_run, write_steps
 
@@ -47,6 +49,46 @@ def test_a_sweep_ends_without_its_mirror_when_mlflow_cannot_be_written(tmp_path:
     assert not thread.stop(timeout_seconds=0.5)
     assert "tepo-lab mirror" in problems[-1]
     assert not any("secret" in problem for problem in problems)
+
+
+def test_an_address_that_does_not_answer_is_reported_before_any_run_has_results(
+    tmp_path: Path, mlflow: FakeMlflow
+) -> None:
+    mlflow.is_down = True
+    problems, reported = list[str](), threading.Event()
+    thread = MirrorThread(
+        tmp_path,
+        "http://tracker",
+        "panel-e",
+        [start_run(tmp_path)],
+        lambda problem: (problems.append(problem), reported.set()),
+        every_seconds=0.01,
+    )
+    thread.start()
+    assert reported.wait(30)
+    assert "http://tracker" in problems[0]
+    assert not thread.stop(timeout_seconds=0.1)
+
+
+def test_an_address_that_never_answers_is_not_waited_for(
+    tmp_path: Path, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ended = threading.Event(), threading.Event()
+
+    def unanswered(name: str) -> None:
+        asked.set()
+        ended.wait(60)
+        raise TimeoutError
+
+    monkeypatch.setattr(mlflow, "get_experiment_by_name", unanswered)
+    monkeypatch.setattr(module, "OUTAGE_SECONDS", 0.05)
+    thread = MirrorThread(tmp_path, "http://tracker", "panel-e", [], print, every_seconds=0.01)
+    thread.start()
+    assert asked.wait(30)
+    began = time.monotonic()
+    assert not thread.stop(timeout_seconds=60)
+    assert time.monotonic() - began < 30
+    ended.set()
 
 
 def test_a_wrong_address_is_refused_before_anything_starts(tmp_path: Path) -> None:
