@@ -1,7 +1,7 @@
 """The MLflow mirror of the records on disk, and the command that shows it. The only place that imports mlflow.
 
-The records are the truth (`tepo_lab.records.files`); whatever MLflow holds can be made again from them. Importing this
-package is light: it only says, before anything here imports mlflow, how that library is to behave.
+The records are the truth (`tepo_lab.records.files`); all that MLflow shows can be made again from them. Importing this
+package is light: it sets the environment of mlflow before anything here imports it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 #: Environment of every process that loads mlflow: no telemetry, no chatter, failures at once (the mirror has its own
-#: waits), and no connection kept open, so that a database that was deleted is noticed rather than written to unseen.
+#: waits), and no connection left open, so that a database that was deleted is noticed.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",

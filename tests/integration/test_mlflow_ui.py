@@ -61,15 +61,15 @@ def served(home: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 def group_members(home: Path) -> list[str]:
     """Command lines of the processes that serve `home`."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if "mlflow" in line and str(home) in line:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 @pytest.mark.browser
@@ -98,7 +98,7 @@ def test_a_browser_sees_the_runs_by_name_and_a_chart(tmp_path: Path, runs: list[
         curve = page.locator(".js-plotly-plot .scatterlayer path.js-line").first
         curve.wait_for()
         # The entropy falls from step to step; y grows downwards in an SVG path "Mx,yLx,y...".
-        points = [tuple(map(float, each.split(","))) for each in str(curve.get_attribute("d")).strip("M").split("L")]
+        points = [tuple(map(float, pair.split(","))) for pair in str(curve.get_attribute("d")).strip("M").split("L")]
         assert len(points) > 5
         assert points == sorted(points)
         assert [y for _, y in points] == sorted(y for _, y in points)
