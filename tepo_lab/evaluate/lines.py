@@ -26,7 +26,7 @@ def grade_lines(file: Path, form: Form) -> Iterator[str]:
     """JSON lines with `correct`, `extracted` and `how`, one for each line of `file`, in order.
 
     Args: `file` holds JSON lines with `text` (a response, a string) and `answer` (the gold answer, a string or a
-    number); "-" is standard input.
+    number); "-" is standard input. A pipe, such as `<(...)`, is read to its end.
     Raises `DataError` for a missing or empty file, a closed standard input, a line that is no JSON object, or one
     without text or answer.
     """
@@ -35,7 +35,7 @@ def grade_lines(file: Path, form: Form) -> Iterator[str]:
         if sys.stdin is None:
             raise DataError("standard input is closed; pipe lines with text and answer into it, or name their file.")
         where, lines = "standard input", json_objects(sys.stdin.buffer, where="standard input")
-    elif file.is_file():
+    elif file.is_file() or file.is_fifo():
         where, lines = str(file), numbered_json_lines(file)
     else:
         raise DataError(f"{file}: no such file; name a file of JSON lines with text and answer, or - to read them.")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tepo_lab.errors import DataError
+from jinja2 import TemplateError
+
+from tepo_lab.errors import DataError, ModelError
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import PromptSpec
 from tepo_lab.tasks.answers import Form
+
+#: CPU seconds that a chat template may take for one prompt; real ones take a millisecond.
+TEMPLATE_SECONDS = 20.0
 
 #: Qwen2.5-Math's system prompt for boxed answers, as used by the entropy-mechanism code base.
 BOXED_SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -43,7 +51,8 @@ def prompt_text(problem: Problem, spec: PromptSpec, tokenizer: Any, *, system_ro
     """The text that the model continues, chat template included.
 
     Where the template takes no system message (`system_role` False) its text begins the user's, an empty line between
-    them, as templates that do so of their own accord have it. Raises `DataError` when the tokenizer has no template.
+    them, as templates that do so of their own accord have it. Raises `DataError` when the tokenizer has no template,
+    and `ModelError` for one that fails or comes to no end.
     """
     template = TEMPLATES[spec.template]
     user = (spec.user or template.user).replace("{problem}", problem.prompt)
@@ -60,7 +69,37 @@ def prompt_text(problem: Problem, spec: PromptSpec, tokenizer: Any, *, system_ro
         messages.insert(0, {"role": "system", "content": system})
     elif system:
         messages[0]["content"] = f"{system}\n\n{user}"
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    try:
+        with _cpu_deadline(TEMPLATE_SECONDS):
+            return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except (TemplateError, OverflowError, TimeoutError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(
+            f"the chat template of the model's tokenizer cannot be used ({reason}); restore the model's own files, or "
+            "set model.system_role=false if it takes no system message."
+        ) from None
+
+
+@contextmanager
+def _cpu_deadline(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` after so many seconds of this process's own CPU time.
+
+    Signals are the main thread's: in another one there is no deadline.
+    """
+
+    def expire(number: int, frame: object) -> None:
+        raise TimeoutError(f"it has not ended after {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, expire)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def answer_form(spec: PromptSpec) -> Form:

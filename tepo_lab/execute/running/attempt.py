@@ -10,7 +10,7 @@ from tepo_lab.execute.planning.actions import Action, action
 from tepo_lab.execute.planning.hub_commits import WAITS, at_commits, check_model
 from tepo_lab.execute.planning.provenance import hardware
 from tepo_lab.execute.running.failures import begin_attempt, end_attempt, retry_seconds
-from tepo_lab.execute.running.prepare import read_request, write_run
+from tepo_lab.execute.running.prepare import begun_file, read_request, write_run
 from tepo_lab.records.files import RunFolder
 from tepo_lab.records.history import RunHistory
 from tepo_lab.records.lock import RunLock, RunLockedError
@@ -108,6 +108,7 @@ class Attempt:
             if action(history, spec)[0] not in (Action.SKIP, Action.BLOCKED):
                 pinned = at_commits(spec, write_run(history, request))
                 check_model(pinned.model, WAITS)
+                begun_file(Path(self.config["requests"]), self.folder).touch()
                 return pinned
         end_attempt(self.folder)
         return None

@@ -20,7 +20,7 @@ from tepo_lab.errors import ResourceError
 from tepo_lab.execute.planning.actions import Entry
 from tepo_lab.execute.running.cluster import Cluster, check_reachable
 from tepo_lab.execute.running.learners import run_with_learners
-from tepo_lab.execute.running.prepare import write_requests
+from tepo_lab.execute.running.prepare import begun_file, write_requests
 from tepo_lab.execute.running.scratch import scratch_folder
 from tepo_lab.execute.running.session_cost import CpuMeter
 from tepo_lab.registry.expand import Expansion
@@ -110,9 +110,14 @@ class Executor:
                 logging_level="CRITICAL",
                 configure_logging=True,
             )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ResourceError(f"no Ray cluster at {self.address or 'this machine'} ({reason}).") from None
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises where its processes cannot start
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            if self.address is not None:
+                raise ResourceError(f"no Ray cluster at {self.address} ({reason}).") from None
+            raise ResourceError(
+                f"Ray cannot start on this machine ({reason}): it needs room in /tmp (RAY_TMPDIR=FOLDER names another "
+                "place) and memory for its processes (ulimit -v unlimited)."
+            ) from None
         # Here, while no other thread runs: two threads that import pandas at once, which Tune and mlflow both do, can
         # meet it half imported.
         import ray.tune
@@ -151,10 +156,14 @@ class Executor:
         try:
             with scratch_folder(self.home, expansion.sweep.name) as scratch:
                 write_requests(pending, scratch)
-                for group in _by_resources(pending):
-                    _run_group(group, expansion.sweep, scratch, self.cluster)
-                    # What Tune leaves asks Ray to remove its placement groups, while Ray can answer.
-                    gc.collect()
+                try:
+                    for group in _by_resources(pending):
+                        _run_group(group, expansion.sweep, scratch, self.cluster)
+                        # What Tune leaves asks Ray to remove its placement groups, while Ray can answer.
+                        gc.collect()
+                finally:
+                    folders = [entry.folder for entry in pending]
+                    self.meter.begun |= {folder.name for folder in folders if begun_file(scratch, folder).exists()}
         except KeyboardInterrupt:
             if lost.is_set():
                 raise ClusterLostError(

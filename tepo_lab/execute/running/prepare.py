@@ -59,6 +59,11 @@ def read_request(requests: Path, folder: RunFolder) -> dict[str, Any] | None:
     return request
 
 
+def begun_file(requests: Path, folder: RunFolder) -> Path:
+    """A file beside a run's request that exists once the session has begun the run."""
+    return requests / f"{folder.name}.begun"
+
+
 def write_run(history: RunHistory, request: Mapping[str, Any]) -> dict[str, Any]:
     """Write run.json of a run that the caller owns, as the request asks. Returns the provenance it is made with now.
 

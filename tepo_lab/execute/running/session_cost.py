@@ -19,11 +19,13 @@ from tepo_lab.records.history import RunHistory, State
 
 @dataclass
 class CpuMeter:
-    """CPU seconds of this process and of all that it started, including those that have ended since.
+    """What a session used: CPU seconds of this process and of all that it started, also of those that have ended.
 
     Call `sample` regularly: what a process used after its last sample is not known once it has ended.
     """
 
+    #: Folders' names of the runs that this session has begun or gone on with; another one may have taken the others.
+    begun: set[str] = field(default_factory=set)
     #: CPU seconds by process number and creation time, which together are unique.
     seen: dict[tuple[int, float], float] = field(default_factory=dict)
 
@@ -81,7 +83,7 @@ def session_cost(
 ) -> SessionCost:
     """The cost of a session that began then (Unix seconds) and worked on `entries`, by what their runs recorded since.
 
-    Runs whose records are damaged add nothing.
+    Runs whose records are damaged add nothing, nor does what a clock that was set back dates outside the session.
     Args: `cores` of the cluster, None where no trial was started; `cpu_seconds` of the session's processes, None where
     they are not all this machine's.
     """
@@ -89,15 +91,16 @@ def session_cost(
     firsts: list[float] = []
     starts: list[float] = []
     ends: list[float] = []
+    now = time.time()
     for entry in entries:
         history = RunHistory.read(entry.folder)
         try:
-            steps = [step for step in history.metrics() if (step.get("time") or -1.0) >= began]
+            steps = [step for step in history.metrics() if began <= (step.get("time") or -1.0) <= now]
         except RecordError:
             continue
         if history.state is State.DAMAGED:
             continue
-        events = [event for event in history.events if event.time >= began]
+        events = [event for event in history.events if began <= event.time <= now]
         sampled = [event for event in events if isinstance(event, Evaluated | Validated)]
         occupied += sum(step.get("seconds/step") or 0.0 for step in steps)
         # An evaluation that was only graded again is recorded without seconds.
@@ -111,7 +114,7 @@ def session_cost(
     span = max(ends) - min(starts) if starts else 0.0
     return SessionCost(
         runs=len(entries),
-        wall_seconds=time.time() - began,
+        wall_seconds=max(0.0, now - began),
         trial_seconds=occupied,
         tokens=tokens,
         first_step_seconds=min(firsts) - began if firsts else None,

@@ -91,7 +91,8 @@ def run_sweep(home: Path, expansion: Expansion, observer: Observer, *, address: 
         cpu_seconds = meter.seconds if address is None else None
         if plan.pending:
             began = psutil.Process().create_time()
-            cost = session_cost(plan.pending, began=began, cores=cores, cpu_seconds=cpu_seconds)
+            own = [entry for entry in plan.pending if entry.folder.name in meter.begun]
+            cost = session_cost(own, began=began, cores=cores, cpu_seconds=cpu_seconds)
             write_json(home / "sweeps" / sweep.name / "cost.json", cost.as_json())
     if sweep.search is not None:
         write_selection(home, sweep, entries)

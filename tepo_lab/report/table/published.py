@@ -57,8 +57,8 @@ def load_published(folder: Path, name: str) -> PublishedTable:
     """Read NAME.csv and source.yaml of a folder of published tables. Raises `DataError` when either cannot be read."""
     path, source = folder / f"{name}.csv", folder / "source.yaml"
     try:
-        declared = validate(PublishedSource, yaml.safe_load(source.read_text()), where=str(source))
-        with path.open(newline="") as stream:
+        declared = validate(PublishedSource, yaml.safe_load(source.read_text(encoding="utf-8")), where=str(source))
+        with path.open(newline="", encoding="utf-8") as stream:
             rows = list(csv.DictReader(stream))
         percents = {
             (row["panel"], row["model"], row["row"], row["benchmark"]): float(row["percent"])

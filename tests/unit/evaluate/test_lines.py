@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,16 @@ def test_standard_input_is_graded_as_a_file_is(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("sys.stdin", stdin)
         with pytest.raises(DataError, match=cause):
             list(grade_lines(Path("-"), "either"))
+
+
+def test_a_pipe_is_graded_as_a_file_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = b'{"text": "Answer: 5", "answer": 5}\n'
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,), daemon=True)
+    writer.start()
+    assert [json.loads(line)["correct"] for line in grade_lines(pipe, "either")] == [1]
+    writer.join()
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from jinja2 import TemplateError
 
-from tepo_lab.errors import ConfigError, DataError
+from tepo_lab.errors import ConfigError, DataError, ModelError
 from tepo_lab.schema.base import validate
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import PromptSpec
@@ -116,12 +115,29 @@ def test_a_system_message_is_one_where_the_template_takes_it() -> None:
 
 def test_its_text_begins_the_users_where_the_template_refuses_it() -> None:
     turns = tokenizer(TURNS)
-    with pytest.raises(TemplateError, match="roles must alternate"):
+    with pytest.raises(ModelError, match=r"roles must alternate.*model\.system_role"):
         prompt_text(SUM, BOXED, turns)
     shown = prompt_text(SUM, BOXED, turns, system_role=False)
     assert shown == f"<s>[INST] {BOXED_SYSTEM}\n\nWhat is 1 + 1? [/INST]"
     (ids,) = encode_prompts([SUM], BOXED, turns, max_tokens=200, system_role=False)
     assert turns.decode(ids) == shown
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(10 ** 12) %}{% endfor %}",
+        "{{ messages[0].nothing.more }}",
+        "{% if %}",
+    ],
+)
+def test_a_template_that_fails_or_comes_to_no_end_is_the_models_fault(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tepo_lab.tasks.prompts.TEMPLATE_SECONDS", 0.2)
+    with pytest.raises(ModelError, match="chat template"):
+        prompt_text(SUM, BOXED, tokenizer(template))
 
 
 @pytest.mark.parametrize("template", [TURNS, ROLES])

@@ -53,6 +53,20 @@ def test_the_cost_is_of_the_records_since_the_session_began(ran):
     }
 
 
+def test_records_that_a_changed_clock_dates_outside_the_session_do_not_count(ran, monkeypatch):
+    monkeypatch.setattr("tepo_lab.execute.running.session_cost.time.time", lambda: 125.0)
+    early = session_cost([ran], began=100.0, cores=4.0, cpu_seconds=40.0)
+    assert (early.wall_seconds, early.trial_seconds, early.first_step_seconds, early.busy_share) == (
+        25.0,
+        0,
+        None,
+        None,
+    )
+    monkeypatch.setattr("tepo_lab.execute.running.session_cost.time.time", lambda: 45.0)
+    late = session_cost([ran], began=100.0, cores=4.0, cpu_seconds=40.0)
+    assert (late.wall_seconds, late.trial_seconds, late.overhead_share) == (0.0, 0, None)
+
+
 def test_what_was_not_measured_is_none(ran):
     cost = session_cost([ran], began=200.0, cores=None, cpu_seconds=None)
     assert (cost.first_step_seconds, cost.busy_share, cost.overhead_share) == (None, None, None)

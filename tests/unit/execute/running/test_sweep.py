@@ -35,12 +35,15 @@ def sweep(tmp_path, monkeypatch):
         work=lambda entry: finish(entry),
         console=Console(file=io.StringIO(), width=100),
         starts=0,
+        # Folders of runs that another session has begun first.
+        taken=set(),
     )
     state.observer = ConsoleObserver(expansion, state.console, lambda: setattr(state, "starts", state.starts + 1))
 
     class StubExecutor:
         def __init__(self, home, meter, *, address=None):
             self.cluster = Cluster(((4.0, 0.0),))
+            self.meter = meter
 
         def __enter__(self):
             return self
@@ -52,6 +55,7 @@ def sweep(tmp_path, monkeypatch):
             state.rounds.append([entry.planned.spec.seed for entry in pending])
             for entry in pending:
                 state.work(entry)
+                self.meter.begun |= {entry.folder.name} - state.taken
 
     monkeypatch.setattr(module, "Executor", StubExecutor)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -70,6 +74,12 @@ def run(sweep):
 
 def states(result):
     return [entry.history.state for entry in result.entries]
+
+
+def test_a_session_claims_the_cost_of_the_runs_that_it_began(sweep):
+    first, _ = make_plan(sweep.home, [sweep.expansion]).entries
+    sweep.taken.add(first.folder.name)
+    assert run(sweep).cost.runs == 1
 
 
 def test_pending_runs_are_run_once_and_nothing_is_started_again(sweep):
