@@ -358,7 +358,7 @@ def _write_figures(home: Path, name: str, overrides: list[str], *, panels: list[
 
 
 def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
-    from tepo_lab.records.files import write_whole
+    from tepo_lab.records.files import write_atomically
     from tepo_lab.report.render.page import build_page
 
     if out is None:
@@ -366,5 +366,5 @@ def _write_page(home: Path, tables: list[Table], out: Path | None) -> None:
     path = out or home / "pages" / f"{tables[0].name}.html"
     content = build_page(tables, home).encode()
     with writing(path):
-        write_whole(path, content)
+        write_atomically(path, content)
     echo(f"Page: {path.resolve()}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tepo_lab.errors import RecordError, nearest
 from tepo_lab.evaluate.suite import counts
 from tepo_lab.records.events import Evaluated
-from tepo_lab.records.files import RunFolder, tell_passed_over
+from tepo_lab.records.files import RunFolder, report_left_out
 from tepo_lab.records.generations import GENERATION_COLUMNS, read_generations, with_column, write_generations
 from tepo_lab.records.history import RunHistory, append_event, read_histories
 from tepo_lab.schema.base import validate
@@ -41,7 +41,7 @@ def named_folders(home: Path, names: Sequence[str]) -> list[RunFolder]:
         return [history.folder for history in histories if history.name.startswith(tuple(names))]
     for history in histories:
         if history.damage is not None:
-            tell_passed_over(history.folder, RecordError(history.damage))
+            report_left_out(history.folder, history.damage)
     return [history.folder for history in histories if history.damage is None]
 
 

@@ -143,25 +143,6 @@ class RunFolder:
         """The last `most` steps' metrics, as far as `TAIL_BYTES` go back, for display: damaged lines are left out."""
         return [line for line in tail(self.metrics_file, most) if all(map(_is_number, line.values()))]
 
-    # Until the last reader uses `RunHistory`.
-    def run(self) -> dict[str, Any]:
-        try:
-            values = json.loads(read_record(self.run_file))
-        except (FileNotFoundError, ValueError) as error:
-            raise RecordError(f"{self.run_file} is damaged ({error}).") from None
-        if not isinstance(values, dict) or "spec" not in values:
-            raise RecordError(f"{self.run_file} is damaged.")
-        return values
-
-    def events(self) -> list[dict[str, Any]]:
-        return list(read_lines(self.events_file))
-
-    def whole_metrics(self) -> list[dict[str, Any]]:
-        return self.metrics()
-
-    def evaluated_steps(self) -> list[int]:
-        return self.generation_steps()
-
 
 def _steps_in(folder: Path, suffix: str) -> list[int]:
     """Steps of the files or folders in `folder` named step-NNNNNN and `suffix`; what has another name is ignored."""
@@ -314,31 +295,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-write_whole = write_atomically
-
-
-def readable_runs(home: Path, *, tell: bool = False) -> Iterator[tuple[RunFolder, dict[str, Any]]]:
-    for folder in run_folders(home):
-        try:
-            yield folder, folder.run()
-        except RecordError as error:
-            if tell:
-                tell_passed_over(folder, error)
-
-
-def tell_passed_over(folder: RunFolder, error: RecordError) -> None:
-    """Print on standard error that a run is left out because its records are damaged."""
-    write_note(f"run {folder.name} is passed over: {error}")
-
-
-def lines_of(text: bytes, path: Path, *, before: int = 0) -> Iterator[dict[str, Any]]:
-    lines = text.rpartition(b"\n")[0].split(b"\n")
-    for number, line in enumerate(lines, start=before + 1):
-        values = parsed_line(line)
-        if values is not None:
-            yield values
-        elif line.strip() and number < before + len(lines):
-            raise RecordError(f"{path}:{number} cannot be read (not a JSON object): restore the file, or remove it.")
+def report_left_out(folder: RunFolder, reason: str) -> None:
+    """Print on standard error that a run is left out, and why."""
+    write_note(f"run {folder.name} is left out: {reason}")
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -72,7 +72,7 @@ def records_size(scratch: Path) -> dict[str, float]:
     sizes = {each: each.stat().st_size for each in found.folder.path.rglob("*") if each.is_file()}
     checkpoints = sum(size for each, size in sizes.items() if found.folder.checkpoints in each.parents)
     records = (sum(sizes.values()) - checkpoints) / 2**20
-    evaluations = len(found.folder.evaluated_steps())
+    evaluations = len(found.folder.generation_steps())
     print(
         f"records of {RUN_STEPS} steps, {evaluations} of them evaluated: {records:.1f} MiB (target 20), and "
         f"{checkpoints / 2**20:.1f} MiB of checkpoints",

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from tepo_lab.records.files import RunFolder
+from tepo_lab.records.history import read_events
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.rollout.engine import Sampling
 from tepo_lab.schema.run import RunSpec
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "steps": steps,
             "reward_first_quarter": _mean_reward(steps[: max(1, len(steps) // 4)]),
             "reward_last_quarter": _mean_reward(steps[-max(1, len(steps) // 4) :]),
-            "evaluated": [each for each in trial.folder.events() if each["event"] == "evaluated"],
+            "evaluated": [event.line() for event in read_events(trial.folder) if event.event == "evaluated"],
             "agreement_before": before,
             "agreement_after": agreement(trial),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tepo_lab.records.history import RunHistory
 from tepo_lab.rollout.engine import Sampling
 from tepo_lab.train.step.sampler_check import CheckedEngine
 from tepo_lab.train.step.scoring import Scorer, pack
@@ -159,7 +160,7 @@ def test_two_training_steps_through_the_trainer(checkpoint, small_run):
     assert (last.phase, last.step) == ("complete", 2)
     for step in folder.metrics():
         assert step["rollout/sampler_mismatch_max"] < 1e-3
-    (mean,) = [event["sampler_mismatch"] for event in folder.events() if event["event"] == "evaluated"]
+    (mean,) = [evaluation.sampler_mismatch for evaluation in RunHistory.read(folder).evaluations.values()]
     assert mean < 1e-3
 
 
@@ -176,6 +177,5 @@ def test_a_run_whose_sampler_strays_is_marked_suspect(checkpoint, small_run):
         "trainer.dynamic_sampling='off'",
     )
     assert run_trial(spec, folder).phase == "complete"
-    (suspect,) = [event for event in folder.events() if event["event"] == "suspect"]
-    assert suspect["step"] == 1
-    assert "max_sampler_mismatch (1e-12)" in suspect["why"]
+    (reason,) = RunHistory.read(folder).suspect
+    assert "max_sampler_mismatch (1e-12)" in reason

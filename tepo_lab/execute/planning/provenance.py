@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.hub_commits import commit_of, data_of
-from tepo_lab.records.files import write_whole
+from tepo_lab.records.files import write_atomically
 from tepo_lab.records.provenance import differences, differs, file_sha256, input_files, input_places
 from tepo_lab.schema.profile import ChainData, DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
@@ -136,7 +136,7 @@ def patch_file(home: Path, digest: str) -> Path:
 def _keep_patch(home: Path, digest: str, patch: bytes) -> None:
     path = patch_file(home, digest)
     if not path.exists():
-        write_whole(path, patch)
+        write_atomically(path, patch)
 
 
 @cache

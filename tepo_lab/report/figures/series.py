@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tepo_lab.errors import ConfigError, RecordError, nearest
-from tepo_lab.records.files import RunFolder, tell_passed_over
+from tepo_lab.errors import ConfigError, nearest
+from tepo_lab.records.files import RunFolder, report_left_out
 from tepo_lab.records.history import RunHistory
 from tepo_lab.report.table.frame import Table
 from tepo_lab.report.table.runs import read_runs, with_metrics
@@ -125,7 +125,7 @@ class Series:
 
 def wanted_arms(home: Path, rows: Sequence[WantedRow]) -> list[ArmRuns]:
     """The runs under `home` behind rows asked for. Rows of one family count once."""
-    runs = read_runs(home, (row.family for row in rows))
+    runs = read_runs(home, rows)
     families: dict[str, WantedRow] = {}
     for row in rows:
         families.setdefault(row.family, row)
@@ -134,25 +134,21 @@ def wanted_arms(home: Path, rows: Sequence[WantedRow]) -> list[ArmRuns]:
 
 def shown_arms(table: Table) -> list[ArmRuns]:
     """The runs behind the rows of a table, row by row, but those whose records are damaged."""
-    checked: dict[str, RunHistory] = {}
-    arms = []
-    for row in table.rows:
-        runs = {result.seed: result.run for result in row.results if result.run is not None}
-        for run in runs.values():
-            if run.id not in checked:
-                checked[run.id] = with_metrics(run)
-                if checked[run.id].damage is not None and run.damage is None:
-                    tell_passed_over(run.folder, RecordError(checked[run.id].damage))
-        arms.append(_arm_runs(row.wanted, {seed: checked[run.id] for seed, run in runs.items()}))
-    return arms
+    runs = {result.run.id: result.run for row in table.rows for result in row.results if result.run is not None}
+    checked = {name: with_metrics(run) for name, run in runs.items()}
+    for name, run in checked.items():
+        if run.damage is not None and runs[name].damage is None:
+            report_left_out(run.folder, run.damage)
+    return [
+        _arm_runs(row.wanted, {result.seed: checked[result.run.id] for result in row.results if result.run is not None})
+        for row in table.rows
+    ]
 
 
 def _arm_runs(row: WantedRow, runs: Mapping[int, RunHistory | None]) -> ArmRuns:
     readable = [SeedRun(seed, run) for seed, run in runs.items() if run is not None and run.damage is None]
-    damaged = [
-        seed for seed, run in runs.items() if (run is None and seed in row.damaged) or (run is not None and run.damage)
-    ]
-    missing = [seed for seed, run in runs.items() if run is None and seed not in row.damaged]
+    damaged = [seed for seed, run in runs.items() if run is not None and run.damage is not None]
+    missing = [seed for seed, run in runs.items() if run is None]
     return ArmRuns(row.arm, row.label, row.panel, tuple(readable), tuple(missing), tuple(damaged))
 
 

@@ -68,25 +68,18 @@ def _files(folder: RunFolder, room: int) -> Iterator[TokenFile]:
 def _parsed(path: Path, content: bytes) -> list[dict[str, Any]]:
     """The groups of the token file at `path`. Raises `RecordError` when it is damaged or holds anything else."""
     try:
-        values = json.loads(content)
+        groups: list[dict[str, Any]] = json.loads(content)["groups"]
         # A page is UTF-8, and its numbers are JSON's: no NaN, no infinity (1e400), no half of a surrogate pair.
-        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is damaged ({error}) and left out of the page: remove it.") from None
-    groups = values.get("groups") if isinstance(values, dict) else None
-    if not isinstance(groups, list) or not all(map(_is_group, groups)):
-        raise RecordError(f"{path} is damaged (it holds no token values) and left out of the page: remove it.")
+        json.dumps(groups, ensure_ascii=False, allow_nan=False).encode()
+        responses = [response for group in groups for response in group["responses"]]
+        # A run without a penalty has no mask.
+        is_intact = all(
+            len(response.get(name, response["tokens"] if name == "mask" else ())) == len(response["tokens"])
+            for response in responses
+            for name in TOKEN_COLUMNS
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        is_intact = False
+    if not is_intact:
+        raise RecordError(f"{path} is damaged and left out of the page: remove it.")
     return groups
-
-
-def _is_group(group: Any) -> bool:
-    responses = group.get("responses") if isinstance(group, dict) else None
-    return isinstance(responses, list) and all(map(_is_response, responses))
-
-
-def _is_response(response: Any) -> bool:
-    """Whether it has its tokens and as many values of each column; the mask may be missing."""
-    if not isinstance(response, dict) or not isinstance(response.get("tokens"), list):
-        return False
-    columns = [response.get(name, response["tokens"] if name == "mask" else None) for name in TOKEN_COLUMNS]
-    return all(isinstance(column, list) and len(column) == len(response["tokens"]) for column in columns)

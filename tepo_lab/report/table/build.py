@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from tepo_lab.errors import ConfigError
 from tepo_lab.report.table.at_k import at_k, check_pass_at
-from tepo_lab.report.table.budget import Budget, EqualBudget, equal_budget
-from tepo_lab.report.table.compare import ComparedRows, comparisons
+from tepo_lab.report.table.budget import Budget, equal_budget
+from tepo_lab.report.table.compare import comparisons
 from tepo_lab.report.table.frame import Table, Untrained
 from tepo_lab.report.table.rows import (
     Row,
@@ -19,7 +19,6 @@ from tepo_lab.report.table.rows import (
     check_same_problems,
     generation_weights,
     read_row,
-    report_damaged,
     shares_of,
     step_to_read,
 )
@@ -27,17 +26,6 @@ from tepo_lab.report.table.runs import read_runs
 from tepo_lab.report.table.wanted import GradedBenchmark, Wanted, WantedRow, graded_benchmarks
 from tepo_lab.schema.table import Report
 from tepo_lab.stats.bootstrap import DRAWS, Estimate, estimate
-
-
-@dataclass(frozen=True)
-class _ProfileRows:
-    """A profile's rows, the untrained model first where it is asked for. `step` is where those without a step of their
-    own were read."""
-
-    wanted: Wanted
-    rows: list[Row]
-    step: int | None
-    budget: EqualBudget | None
 
 
 def build_table(
@@ -67,15 +55,18 @@ def build_table(
                 f"profiles {wanted[0].profile} and {other.profile} differ in their benchmarks: ask for one of them."
             )
     check_pass_at(pass_at, benchmarks)
-    profiles = [_read(profile, report, home, benchmarks, equal) for profile in wanted]
-    rows = [row for profile in profiles for row in profile.rows]
+    rows: list[Row] = []
+    footnotes = list(notes)
+    for profile in wanted:
+        own, own_notes = _read(profile, report, home, benchmarks, equal)
+        rows += own
+        footnotes += own_notes
     check_same_problems(rows, benchmarks)
     rows = _scored(rows, benchmarks, draws, seed)
     if pass_at:
         rows = at_k(rows, benchmarks, pass_at, draws, seed)
-    remaining = iter(rows)
-    scored = [replace(profile, rows=[next(remaining) for _ in profile.rows]) for profile in profiles]
-    trained = [row for profile in scored for row in _trained(profile)]
+    untrained = [_untrained(profile, rows) for profile in wanted]
+    trained = [row for row in rows if all(row.wanted is not profile.base for profile in wanted)]
     steps = {row.asked for row in trained}
     return Table(
         name=report.name,
@@ -84,21 +75,11 @@ def build_table(
         paper_profiles=report.profiles,
         benchmarks=benchmarks,
         panels={name: panel.title for name, panel in report.panels.items()},
-        untrained=tuple(map(_untrained, scored)),
+        untrained=tuple(untrained),
         rows=tuple(trained),
         steps=steps.pop() if len(steps) == 1 and equal is None else None,
-        comparisons=tuple(
-            comparisons(
-                [
-                    ComparedRows(profile.wanted.profile, _trained(profile), None if profile.budget else profile.step)
-                    for profile in scored
-                ],
-                benchmarks,
-                draws,
-                seed,
-            )
-        ),
-        notes=(*notes, *(note for profile in scored for note in _notes(report, profile))),
+        comparisons=tuple(comparisons(trained, benchmarks, draws, seed, at_budget=equal is not None)),
+        notes=tuple(footnotes),
         interval=(
             f"95 %, two-level bootstrap over seeds and over problems within each benchmark, {draws} draws, "
             f"bootstrap seed {seed}; a problem's samples stay together; with one seed over problems only"
@@ -109,25 +90,52 @@ def build_table(
 
 def _read(
     wanted: Wanted, report: Report, home: Path, benchmarks: Sequence[GradedBenchmark], equal: Budget | None
-) -> _ProfileRows:
-    base, limits = wanted.base, report.suspect_above
-    families = [row.family for row in (*wanted.rows, *([base] if base else []))]
-    runs = read_runs(home, families, benchmarks, metrics=equal is not None)
-    step = step_to_read([row for row in wanted.rows if row.steps is None], runs, wanted.steps)
+) -> tuple[list[Row], list[str]]:
+    """A profile's rows without scores, the untrained model first where it is asked for, and the profile's notes."""
+    bases = [wanted.base] if wanted.base else []
+    runs = read_runs(home, [*bases, *wanted.rows], benchmarks, metrics=equal is not None)
+    at_table_step = [row for row in wanted.rows if row.steps is None]
+    step = step_to_read(at_table_step, runs, wanted.steps)
     budget = None
     if equal is not None:
-        budget = equal_budget(runs, equal, untrained=base.family if base else None)
+        budget = equal_budget(runs, equal, untrained=wanted.base.family if wanted.base else None)
 
     def result(row: WantedRow) -> Row:
         asked = step if row.steps is None else row.steps
-        earlier = budget is None and row.steps is None and step != wanted.steps
-        at = asked if budget is None else budget.steps
-        return read_row(row, runs, at, limits, profile=wanted.profile, asked=asked, earlier=earlier)
+        return read_row(
+            row,
+            runs,
+            budget.steps if budget else asked,
+            report.suspect_above,
+            profile=wanted.profile,
+            asked=asked,
+            earlier=budget is None and row.steps is None and step != wanted.steps,
+        )
 
-    rows = [read_row(base, runs, 0, limits, profile=wanted.profile, asked=0)] if base else []
+    rows = [read_row(base, runs, 0, report.suspect_above, profile=wanted.profile, asked=0) for base in bases]
     rows += map(result, wanted.rows)
-    report_damaged(rows)
-    return _ProfileRows(wanted, rows, step, budget)
+    notes = _notes(report, wanted)
+    if budget is not None:
+        notes.append(budget.note)
+    elif at_table_step and wanted.steps not in (None, step) and step is not None:
+        notes.append(f"No run has a full evaluation at step {wanted.steps}: the table is read at step {step}.")
+    return rows, notes
+
+
+def _notes(report: Report, wanted: Wanted) -> list[str]:
+    """What a reader must know of a profile's benchmarks."""
+    notes = []
+    if all(benchmark.data.kind == "chain" for benchmark in wanted.suite.benchmarks.values()):
+        notes.append(
+            f"Profile {wanted.profile}: its benchmarks belong to the embedded task (a running total modulo 100). They "
+            "are not AIME, AMC, MATH-500 or any other public benchmark."
+        )
+    if report.published is not None and wanted.profile not in report.profiles:
+        notes.append(
+            f"The paper's table is about {report.profile}; these numbers are of {wanted.profile} and cannot be "
+            "compared with it."
+        )
+    return notes
 
 
 def _scored(rows: Sequence[Row], benchmarks: Sequence[GradedBenchmark], draws: int, seed: int) -> list[Row]:
@@ -153,31 +161,8 @@ def _with_scores(row: Row, benchmarks: Sequence[GradedBenchmark], estimates: Seq
     return replace(row, scores=scores, average=average)
 
 
-def _trained(profile: _ProfileRows) -> list[Row]:
-    return profile.rows[1:] if profile.wanted.base else profile.rows
-
-
-def _untrained(profile: _ProfileRows) -> Untrained:
-    if profile.wanted.base is None:
-        return Untrained(profile.wanted.profile, None, "not asked for")
-    row = profile.rows[0]
-    return Untrained(profile.wanted.profile, row if row.reason is None else None, row.reason)
-
-
-def _notes(report: Report, profile: _ProfileRows) -> list[str]:
-    name, asked, step = profile.wanted.profile, profile.wanted.steps, profile.step
-    notes = []
-    if all(benchmark.data.kind == "chain" for benchmark in profile.wanted.suite.benchmarks.values()):
-        notes.append(
-            f"Profile {name}: its benchmarks belong to the embedded task (a running total modulo 100). They are not "
-            "AIME, AMC, MATH-500 or any other public benchmark."
-        )
-    if report.published is not None and name not in report.profiles:
-        notes.append(
-            f"The paper's table is about {report.profile}; these numbers are of {name} and cannot be compared with it."
-        )
-    if profile.budget is not None:
-        notes.append(profile.budget.note)
-    elif None not in (asked, step) and asked != step and any(row.steps is None for row in profile.wanted.rows):
-        notes.append(f"No run has a full evaluation at step {asked}: the table is read at step {step}.")
-    return notes
+def _untrained(wanted: Wanted, rows: Sequence[Row]) -> Untrained:
+    row = next((row for row in rows if row.wanted is wanted.base), None)
+    if row is None:
+        return Untrained(wanted.profile, None, "not asked for")
+    return Untrained(wanted.profile, row if row.reason is None else None, row.reason)

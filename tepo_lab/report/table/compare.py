@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tepo_lab.report.table.frame import Comparison
 from tepo_lab.report.table.rows import Row, generation_weights, shares_of
@@ -11,26 +11,18 @@ from tepo_lab.report.table.wanted import GradedBenchmark
 from tepo_lab.stats.paired import Difference, compare, paired
 
 
-@dataclass(frozen=True)
-class ComparedRows:
-    """A profile's rows. `steps` is where those were read that name no step of their own; None: at a budget."""
-
-    profile: str
-    rows: Sequence[Row]
-    steps: int | None = None
-
-
 def comparisons(
-    profiles: Sequence[ComparedRows], benchmarks: Sequence[GradedBenchmark], draws: int, seed: int
+    rows: Sequence[Row], benchmarks: Sequence[GradedBenchmark], draws: int, seed: int, *, at_budget: bool = False
 ) -> list[Comparison]:
     """Rows against their parents over the seeds both have; the p values of the whole table are corrected together.
 
     A row's parent is the nearest of its arm's ancestors among its profile's rows, read at the same step: in the row's
     own panel, else in the first that has it. The same evaluations are compared once, however many panels show them. A
     pair of runs that are not as far as they were to train has no verdict, and no part in the correction.
+    Args: `at_budget`: rows were read where all have spent the same, and so at no one step.
     """
-    pairs = [(profile, arm, parent) for profile in profiles for arm, parent in _pairs(profile.rows)]
-    tested = [(arm, parent, seeds) for _, arm, parent in pairs if (seeds := _common(arm, parent))]
+    pairs = _pairs(rows)
+    tested = [(arm, parent, seeds) for arm, parent in pairs if (seeds := _common(arm, parent))]
     differences = [
         paired(*(shares_of((side.counted[one] for one in seeds), benchmarks) for side in (arm, parent)))
         for arm, parent, seeds in tested
@@ -45,16 +37,16 @@ def comparisons(
     )
     resolved = iter(zip(compared, cut_short, strict=True))
     results = []
-    for profile, arm, parent in pairs:
+    for arm, parent in pairs:
         named = Comparison(
             panel=arm.panel,
             arm=arm.arm,
             parent=parent.arm,
             seeds=tuple(_common(arm, parent)),
-            profile=profile.profile,
+            profile=arm.profile,
             label=arm.label,
             parent_label=parent.label,
-            steps=profile.steps if arm.wanted.steps is None else arm.wanted.steps,
+            steps=arm.wanted.steps if at_budget else arm.asked,
         )
         results.append(
             _resolved(named, arm, parent, *next(resolved)) if named.seeds else _unresolved(named, arm, parent)
@@ -78,7 +70,7 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
         if not seeds:
             asked = (tuple(result.seed for result in side.results) for side in (row, parent))
             evaluations = row.wanted.steps, *asked
-        pairs.setdefault((row.wanted.family, parent.wanted.family, *evaluations), (row, parent))
+        pairs.setdefault((row.profile, row.wanted.family, parent.wanted.family, *evaluations), (row, parent))
     return list(pairs.values())
 
 
@@ -89,7 +81,11 @@ def _common(row: Row, parent: Row) -> list[int]:
 def _parent(row: Row, rows: Sequence[Row]) -> Row | None:
     # A home may have runs of an arm that the registry no longer knows; they recorded their parent.
     for ancestor in row.wanted.ancestors or ((row.parent,) if row.parent else ()):
-        candidates = [other for other in rows if other.arm == ancestor and other.wanted.steps == row.wanted.steps]
+        candidates = [
+            other
+            for other in rows
+            if (other.profile, other.arm, other.wanted.steps) == (row.profile, ancestor, row.wanted.steps)
+        ]
         if candidates:
             return next((other for other in candidates if other.panel == row.panel), candidates[0])
     return None

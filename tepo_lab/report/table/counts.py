@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tepo_lab.records.generations import read_generations
+from tepo_lab.records.generations import COUNTED, read_generations
 from tepo_lab.report.table.wanted import GradedBenchmark
 
 
@@ -17,7 +17,8 @@ from tepo_lab.report.table.wanted import GradedBenchmark
 class ProblemCounts:
     """A benchmark's problems in order of their ids, how many samples of each were graded and how many are right.
 
-    `truncated` and `unextracted` count samples over all problems: ended by the length limit, and without an answer.
+    The others count samples over all problems: `truncated` by the length limit, `unextracted` without an answer, and
+    `timeouts` with an answer that could not be compared in time and counts as wrong.
     """
 
     ids: tuple[str, ...]
@@ -25,6 +26,7 @@ class ProblemCounts:
     graded: NDArray[np.int64]
     truncated: int = 0
     unextracted: int = 0
+    timeouts: int = 0
 
 
 def read_counts(path: Path, benchmarks: Iterable[GradedBenchmark]) -> dict[str, ProblemCounts]:
@@ -32,11 +34,15 @@ def read_counts(path: Path, benchmarks: Iterable[GradedBenchmark]) -> dict[str, 
 
     Raises `RecordError` for a damaged file.
     """
-    grouped = (
-        read_generations(path)
-        .group_by(["benchmark", "problem"])
-        .aggregate([("correct", "sum"), ("correct", "count"), ("truncated", "sum"), ("extracted", "count")])
+    rows = read_generations(path, [*COUNTED, "how"])
+    grouped = rows.group_by(["benchmark", "problem"]).aggregate(
+        [("correct", "sum"), ("correct", "count"), ("truncated", "sum"), ("extracted", "count")]
     )
+    timeouts: dict[str, int] = {}
+    # A file of an older release may be without this column.
+    if "how" in rows.column_names:
+        ways = rows.group_by(["benchmark", "how"]).aggregate([([], "count_all")]).to_pylist()
+        timeouts = {way["benchmark"]: way["count_all"] for way in ways if way["how"] == "timeout"}
     names = np.asarray(grouped["benchmark"].to_pylist(), dtype=object)
     ids = np.asarray([str(problem) for problem in grouped["problem"].to_pylist()], dtype=object)
     correct, graded, truncated, extracted = (
@@ -53,6 +59,7 @@ def read_counts(path: Path, benchmarks: Iterable[GradedBenchmark]) -> dict[str, 
             graded[own],
             int(truncated[own].sum()),
             int((graded[own] - extracted[own]).sum()),
+            timeouts.get(benchmark.name, 0),
         )
     return counts
 

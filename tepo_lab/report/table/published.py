@@ -54,10 +54,18 @@ class PublishedTable:
 
 
 def load_published(folder: Path, name: str) -> PublishedTable:
-    """Read NAME.csv and source.yaml of a folder of published tables. Raises `DataError` when either cannot be read."""
+    """Read NAME.csv and source.yaml of a folder of published tables.
+
+    Raises `DataError` when either cannot be read, `ConfigError` for a wrong key or value in source.yaml.
+    """
     path, source = folder / f"{name}.csv", folder / "source.yaml"
     try:
-        declared = validate(PublishedSource, yaml.safe_load(source.read_text(encoding="utf-8")), where=str(source))
+        declared = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{source}: {error.strerror}: no published table can be read there.") from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise DataError(f"{source} is not YAML ({' '.join(str(error).split())}): restore the file.") from None
+    try:
         with path.open(newline="", encoding="utf-8") as stream:
             rows = list(csv.DictReader(stream))
         percents = {
@@ -67,10 +75,10 @@ def load_published(folder: Path, name: str) -> PublishedTable:
             for row in rows
         }
     except OSError as error:
-        raise DataError(f"{error.filename}: {error.strerror}: no published table {name!r} can be read there.") from None
-    except (KeyError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path}: {error.strerror}: there is no published table {name!r}.") from None
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(f"{path} is not a published table ({error}): give columns panel, model, row, …") from None
-    return PublishedTable(name, declared, percents)
+    return PublishedTable(name, validate(PublishedSource, declared, where=str(source)), percents)
 
 
 def why_not_comparable(table: Table, published: PublishedTable) -> str | None:

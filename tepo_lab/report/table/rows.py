@@ -11,10 +11,9 @@ import numpy as np
 
 from tepo_lab.errors import RecordError
 from tepo_lab.records.events import Collapsed, Complete, Failed
-from tepo_lab.records.files import tell_passed_over
 from tepo_lab.records.generations import COUNTED, read_generations
 from tepo_lab.records.history import RunHistory
-from tepo_lab.report.table.counts import ProblemCounts, read_counts, shortfall
+from tepo_lab.report.table.counts import ProblemCounts, shortfall
 from tepo_lab.report.table.runs import (
     OWN_INPUTS,
     HomeRuns,
@@ -28,8 +27,6 @@ from tepo_lab.report.table.suspect import suspicions
 from tepo_lab.report.table.wanted import GradedBenchmark, WantedRow
 from tepo_lab.schema.table import SuspectLimits
 from tepo_lab.stats.bootstrap import Array, Scores
-
-_DAMAGED = "its records are damaged: "
 
 
 @dataclass(frozen=True)
@@ -286,11 +283,7 @@ def read_row(
     results = []
     for seed, run in runs.of(row).items():
         at = step.get((row.family, seed)) if isinstance(step, Mapping) else step
-        if run is None and seed in row.damaged:
-            reason = f"{_DAMAGED}tepo-lab status names the file and the fix"
-            results.append(SeedResult(seed, None, None, {}, "records damaged", reason, "damaged"))
-        else:
-            results.append(_seed_result(seed, run, at, runs, limits, earlier))
+        results.append(_seed_result(seed, run, at, runs, limits, earlier))
     return Row(row, profile, asked, tuple(results))
 
 
@@ -300,11 +293,11 @@ def _seed_result(
     at = evaluation_at(run, step) if run is not None and step is not None else None
     if run is None or at is None:
         missing, outcome, reason = missing_reason(run, step)
-        return SeedResult(seed, run, None, {}, outcome, reason, missing)
+        return SeedResult(seed, run if run is not None and run.id else None, None, {}, outcome, reason, missing)
     try:
-        counts = read_counts(run.folder.generations(at), runs.benchmarks)
+        counts = runs.counts(run, at)
     except RecordError as error:
-        return SeedResult(seed, run, at, {}, "records damaged", f"{_DAMAGED}{error}", "damaged")
+        return SeedResult(seed, run, at, {}, "records damaged", f"its records are damaged: {error}", "damaged")
     ungraded = shortfall(counts, runs.benchmarks)
     if ungraded is not None:
         reason = f"under-graded at step {at} ({ungraded})"
@@ -336,14 +329,6 @@ def _unended(run: RunHistory, at: int) -> str | None:
     step = max(at, run.step)
     ended = end_of(run, step)
     return f"{ended} at step {step}" if isinstance(run.outcome, Failed) else ended
-
-
-def report_damaged(rows: Iterable[Row]) -> None:
-    """Name on standard error, each once, the evaluations wanted that could not be read."""
-    results = [result for row in rows for result in row.results if result.missing == "damaged"]
-    damaged = {(result.run.folder, result.reason): None for result in results if result.run and not result.run.damage}
-    for folder, reason in damaged:
-        tell_passed_over(folder, RecordError(str(reason).removeprefix(_DAMAGED)))
 
 
 def check_same_problems(rows: Sequence[Row], benchmarks: Sequence[GradedBenchmark]) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from tepo_lab.errors import RecordError
 from tepo_lab.records.events import Failed, Stopped
-from tepo_lab.records.files import tell_passed_over
+from tepo_lab.records.files import RunFolder, report_left_out
 from tepo_lab.records.history import RunHistory, State, read_histories
 from tepo_lab.records.provenance import Files, commit_name
+from tepo_lab.report.table.counts import ProblemCounts, read_counts
 from tepo_lab.report.table.wanted import GradedBenchmark, WantedRow
 
 Key = TypeVar("Key", bound=Hashable)
@@ -28,14 +29,18 @@ OWN_INPUTS = frozenset({*_OWN, *map(commit_name, _OWN)})
 
 @dataclass(frozen=True)
 class HomeRuns:
-    """Runs by (family, seed), and the benchmarks that they are read for."""
+    """Runs by (family, seed), and the benchmarks that they are read for.
+
+    A run whose run.json or events are damaged is known by its folder's name alone: its history is empty but for that.
+    """
 
     by_key: Mapping[tuple[str, int], RunHistory]
     benchmarks: Sequence[GradedBenchmark] = ()
+    _counts: dict[tuple[str, int], dict[str, ProblemCounts] | RecordError] = field(default_factory=dict)
 
     def of(self, row: WantedRow) -> dict[int, RunHistory | None]:
         """The run of each seed of a row, None where there is none; all seeds of the home where the row names none."""
-        seeds = row.seeds or sorted({*row.damaged, *(seed for family, seed in self.by_key if family == row.family)})
+        seeds = row.seeds or sorted(seed for family, seed in self.by_key if family == row.family)
         return {seed: self.by_key.get((row.family, seed)) for seed in seeds}
 
     def full_steps(self, run: RunHistory) -> tuple[int, ...]:
@@ -52,6 +57,22 @@ class HomeRuns:
             )
         )
 
+    def counts(self, run: RunHistory, step: int) -> dict[str, ProblemCounts]:
+        """The counts of a run's evaluation, read once however many rows show it.
+
+        Raises `RecordError` for a damaged file, which is named on standard error the first time.
+        """
+        if (run.id, step) not in self._counts:
+            try:
+                self._counts[run.id, step] = read_counts(run.folder.generations(step), self.benchmarks)
+            except RecordError as error:
+                report_left_out(run.folder, str(error))
+                self._counts[run.id, step] = error
+        counts = self._counts[run.id, step]
+        if isinstance(counts, RecordError):
+            raise counts
+        return counts
+
     @cached_property
     def unusual_benchmarks(self) -> dict[str, tuple[str, ...]]:
         """By run id, the benchmarks whose files are not those that most of the runs were graded on."""
@@ -62,20 +83,24 @@ class HomeRuns:
 
 
 def read_runs(
-    home: Path, families: Iterable[str], benchmarks: Sequence[GradedBenchmark] = (), *, metrics: bool = True
+    home: Path, rows: Iterable[WantedRow], benchmarks: Sequence[GradedBenchmark] = (), *, metrics: bool = True
 ) -> HomeRuns:
-    """The home's runs of the families wanted. Those with damaged records are named on standard error.
+    """The home's runs of the rows wanted. Those with damaged records are named on standard error.
 
     Args: `metrics`, whether step metrics are needed, so that damaged ones rule a run out.
     """
-    wanted = set(families)
-    runs = {}
+    wanted = list(rows)
+    families = {row.family for row in wanted}
+    unreadable = RunHistory(
+        RunFolder(home / "runs"), State.DAMAGED, damage="tepo-lab status names the file and the fix"
+    )
+    runs = {(row.family, seed): unreadable for row in wanted for seed in row.damaged}
     for history in read_histories(home):
-        if history.family not in wanted:
+        if history.family not in families:
             continue
         run = with_metrics(history) if metrics else history
         if run.damage is not None:
-            tell_passed_over(run.folder, RecordError(run.damage))
+            report_left_out(run.folder, run.damage)
         runs[run.family, run.seed] = run
     return HomeRuns(runs, benchmarks)
 

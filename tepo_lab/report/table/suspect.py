@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-
-import pyarrow
-import pyarrow.parquet as parquet
 
 from tepo_lab.errors import RecordError
-from tepo_lab.records.events import Evaluated
 from tepo_lab.records.history import RunHistory
 from tepo_lab.report.table.counts import ProblemCounts
 from tepo_lab.schema.step_metrics import SAMPLER_MISMATCH
@@ -26,7 +21,7 @@ def suspicions(run: RunHistory, step: int, counts: Mapping[str, ProblemCounts], 
     graded = sum(int(problems.graded.sum()) for problems in counts.values())
     if right in (0, graded):
         yield f"{100 if right else 0} % on every benchmark"
-    yield from _shares(run.folder.generations(step), counts, graded, limits)
+    yield from _shares(counts.values(), graded, limits)
     recorded = run.evaluations[step].counts
     differing = [
         f"{tally.correct} of {tally.graded} right on {name}"
@@ -41,35 +36,17 @@ def suspicions(run: RunHistory, step: int, counts: Mapping[str, ProblemCounts], 
         yield from _mismatch(run, step, limit)
 
 
-def _shares(path: Path, counts: Mapping[str, ProblemCounts], graded: int, limits: SuspectLimits) -> Iterator[str]:
-    truncated = sum(problems.truncated for problems in counts.values())
-    unread = sum(problems.unextracted for problems in counts.values())
-    without = "of generations without an answer"
-    try:
-        timeouts = _timeouts(path, counts.keys())
-    except (pyarrow.ArrowException, OSError) as error:
-        yield f"how its answers were graded cannot be read ({(str(error) or type(error).__name__).splitlines()[0]})"
-        timeouts = 0
-    if timeouts:
-        unread, without = unread + timeouts, f"{without} that could be compared in time"
+def _shares(counts: Collection[ProblemCounts], graded: int, limits: SuspectLimits) -> Iterator[str]:
+    truncated = sum(problems.truncated for problems in counts)
+    timeouts = sum(problems.timeouts for problems in counts)
+    unread = timeouts + sum(problems.unextracted for problems in counts)
+    in_time = " that could be compared in time" if timeouts else ""
     for count, limit, phrase in (
         (truncated, limits.truncated, "of generations ended by the length limit"),
-        (unread, limits.unextracted, without),
+        (unread, limits.unextracted, f"of generations without an answer{in_time}"),
     ):
         if count / graded > limit:
             yield f"{100 * count / graded:.1f} % {phrase} (limit {100 * limit:g} %)"
-
-
-def _timeouts(path: Path, benchmarks: Collection[str]) -> int:
-    """How many answers of an evaluation could not be compared in time and count as wrong."""
-    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        if "how" not in file.schema_arrow.names:
-            return 0
-        rows = file.read(columns=["benchmark", "how"])
-    groups = rows.group_by(["benchmark", "how"]).aggregate([([], "count_all")]).to_pylist()
-    return sum(
-        int(group["count_all"]) for group in groups if group["benchmark"] in benchmarks and group["how"] == "timeout"
-    )
 
 
 def _mismatch(run: RunHistory, step: int, limit: float) -> Iterator[str]:
@@ -89,14 +66,10 @@ def _mismatch(run: RunHistory, step: int, limit: float) -> Iterator[str]:
         worst = max(over, key=by_step.__getitem__)
         share = f"passed at {len(over)} of {len(by_step)} steps"
         yield f"{_difference(by_step[worst])} at step {worst} (limit {limit:g}, {share})"
-    # A later grading of the same generations measures nothing.
-    measured = [
-        _number(event.sampler_mismatch)
-        for event in run.events
-        if isinstance(event, Evaluated) and event.step == step and "sampler_mismatch" in event.model_fields_set
-    ]
-    if measured and measured[-1] > limit:
-        yield f"{_difference(measured[-1])} in the evaluation (limit {limit:g})"
+    evaluation = run.evaluations[step]
+    measured = _number(evaluation.sampler_mismatch)
+    if evaluation.checks_sampler and measured > limit:
+        yield f"{_difference(measured)} in the evaluation (limit {limit:g})"
 
 
 def _number(mismatch: float | None) -> float:

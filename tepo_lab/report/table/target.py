@@ -7,7 +7,7 @@ benchmarks say at every evaluated step is listed beside it, all of them and none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,7 +18,7 @@ from scipy import special
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.records.history import RunHistory
 from tepo_lab.report.table.columns import TARGET_COLUMNS
-from tepo_lab.report.table.rows import check_same_problems, generation_weights, read_row, report_damaged, shares_of
+from tepo_lab.report.table.rows import check_same_problems, generation_weights, read_row, shares_of
 from tepo_lab.report.table.runs import HomeRuns, read_runs
 from tepo_lab.report.table.wanted import Wanted, WantedRow, graded_benchmarks
 from tepo_lab.schema.table import Report
@@ -176,7 +176,7 @@ def steps_to_target(
     for profile in wanted:
         benchmarks = graded_benchmarks(profile.suite)
         rows = _distinct_arms(profile.rows)
-        runs = read_runs(home, (row.family for row in rows), benchmarks)
+        runs = read_runs(home, profile.rows, benchmarks)
         arms += [_reach(row, runs, target, profile.profile) for row in rows]
         read = [
             read_row(
@@ -190,7 +190,6 @@ def steps_to_target(
             for row in rows
             for step, there in _evaluations(row, runs)
         ]
-        report_damaged(read)
         read = [row for row in read if row.counted]
         check_same_problems(read, benchmarks)
         shares = [shares_of(row.counted.values(), benchmarks) for row in read]
@@ -206,7 +205,7 @@ def steps_to_target(
             f"{report.title}: no run of its arms has recorded {target.metric} under {home}: run it first, or name "
             "another home with --home."
         )
-    profiles = tuple(each.profile for each in wanted)
+    profiles = tuple(profile.profile for profile in wanted)
     return TargetTable(report.name, report.title, profiles, target, tuple(arms), tuple(evaluated), tuple(notes))
 
 
@@ -215,18 +214,11 @@ def _distinct_arms(rows: Sequence[WantedRow]) -> list[WantedRow]:
     families: dict[str, list[WantedRow]] = {}
     for row in rows:
         families.setdefault(row.family, []).append(row)
-
-    def union(seeds: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-        return tuple(sorted({seed for some in seeds for seed in some}))
-
-    return [
-        replace(
-            same[0],
-            seeds=union(row.seeds for row in same) if all(row.seeds for row in same) else (),
-            damaged=union(row.damaged for row in same),
-        )
-        for same in families.values()
-    ]
+    distinct = []
+    for same in families.values():
+        seeds = {seed for row in same for seed in row.seeds} if all(row.seeds for row in same) else set()
+        distinct.append(replace(same[0], seeds=tuple(sorted(seeds))))
+    return distinct
 
 
 def _evaluations(row: WantedRow, runs: HomeRuns) -> Iterator[tuple[int, list[RunHistory]]]:
@@ -237,12 +229,7 @@ def _evaluations(row: WantedRow, runs: HomeRuns) -> Iterator[tuple[int, list[Run
 
 
 def _reach(row: WantedRow, runs: HomeRuns, target: Target, profile: str) -> ArmReach:
-    seeds = tuple(
-        SeedReach(seed, "records damaged", None, 0)
-        if (run is None and seed in row.damaged) or (run is not None and run.damage is not None)
-        else _seed_reach(seed, run, target)
-        for seed, run in runs.of(row).items()
-    )
+    seeds = tuple(_seed_reach(seed, run, target) for seed, run in runs.of(row).items())
     steps = [seed.step for seed in seeds if seed.step is not None]
     if not steps or len(steps) < len(seeds):
         return ArmReach(profile, row.arm, row.label, seeds)
@@ -256,6 +243,8 @@ def _reach(row: WantedRow, runs: HomeRuns, target: Target, profile: str) -> ArmR
 def _seed_reach(seed: int, run: RunHistory | None, target: Target) -> SeedReach:
     if run is None:
         return SeedReach(seed, "not run", None, 0)
+    if run.damage is not None:
+        return SeedReach(seed, "records damaged", None, 0)
     lines = {int(line["step"]): line for line in run.metrics()}
     if target.metric == "validation":
         values = dict(run.validations)

@@ -131,7 +131,7 @@ def test_runs_are_named_by_the_start_of_their_folder_and_damaged_ones_only_so(
     damaged.path.mkdir()
     damaged.run_file.write_text("{")
     assert named_folders(tmp_path, []) == [run]
-    assert "run damaged is passed over" in capsys.readouterr().err
+    assert "run damaged is left out" in capsys.readouterr().err
     assert named_folders(tmp_path, ["base-nano"]) == [run]
     assert named_folders(tmp_path, ["dam"]) == [damaged]
     with pytest.raises(RecordError, match="has no run 'tepo'"):

@@ -27,7 +27,7 @@ def spend(home: SyntheticHome, arm: str, tokens: list[int], evaluated: tuple[int
 def budget_of(home: SyntheticHome, kind: Budget) -> tuple[EqualBudget, dict[str, int]]:
     """The budget, and by arm where it is read."""
     arms = {row.family: arm for arm, row in home.rows.items()}
-    budget = equal_budget(read_runs(home.path, arms, graded_benchmarks(SUITE)), kind)
+    budget = equal_budget(read_runs(home.path, home.rows.values(), graded_benchmarks(SUITE)), kind)
     return budget, {arms[family]: step for (family, _), step in budget.steps.items()}
 
 

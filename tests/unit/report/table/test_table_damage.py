@@ -36,7 +36,7 @@ def test_what_cannot_be_counted_is_damaged(
     assert (plain.outcome, plain.seeds) == ("partly: 1 of 2 seeds (records damaged)", (1,))
     assert (other.missing, other.average) == ("damaged", None)
     assert f"step-000020.parquet is damaged ({words}" in str(other.reason)
-    assert capsys.readouterr().err.count(f"run {folder.name} is passed over: ") == 1
+    assert capsys.readouterr().err.count(f"run {folder.name} is left out: ") == 1
 
 
 def test_damaged_records_are_named(home: SyntheticHome) -> None:
