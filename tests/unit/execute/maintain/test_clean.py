@@ -132,6 +132,7 @@ def test_a_dead_lease_is_a_leftover(tmp_path, folder):
     assert f"runs/{folder.name}/lease.json" in names(leftovers(tmp_path, [folder]), tmp_path)
 
 
+@pytest.mark.integration
 def test_runs_that_no_sweep_has_lose_their_checkpoints_only_when_asked(tmp_path, folder):
     assert folder.name not in known_runs(tmp_path)
     assert len(leftovers(tmp_path, [folder])) == 2
