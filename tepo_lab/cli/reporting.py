@@ -292,7 +292,7 @@ def theory(
     Prints how often each lemma held; about 20 seconds on one core.
     """
     from tepo_lab.report.figures.style import SUFFIXES, check_suffix, save
-    from tepo_lab.theory.figure import draw
+    from tepo_lab.theory.plots import draw
     from tepo_lab.theory.report import check_theory
 
     if out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -64,7 +65,7 @@ def run(
     Exit code: 0 when all runs came to their end, 1 when some failed (see tepo-lab why), 2 for a wrong input.
     """
     from tepo_lab.execute.planning.actions import find_folder
-    from tepo_lab.execute.running.sweep import run_sweep
+    from tepo_lab.execute.running.run_sweep import run_sweep
     from tepo_lab.execute.showing.session import ConsoleObserver
     from tepo_lab.registry.expand import expand, load_sweep
     from tepo_lab.report.render.page import build_page
@@ -89,7 +90,7 @@ def run(
         mirror.stop(timeout_seconds=MIRROR_SECONDS)
     print_tables(tables, format)
     observer.ended(result)
-    where = "" if home == HOME else f" --home {home}"
+    where = "" if home == HOME else f" --home {shlex.quote(str(home))}"
     console.print(
         f"Results: {home.resolve()}\nNext: {command}{where}\n      tepo-lab ui{where}",
         soft_wrap=True,
@@ -210,7 +211,7 @@ def status(
         "why",
         "why panel-e",
         "why tepo-nano-s1",
-        json="a list, one object for each cause: kind, fingerprint, error, mend, runs, log (its end).",
+        json="a list, one object for each cause: kind, fingerprint, error, fix, runs, log (its end).",
     )
 )
 def why(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tepo_lab.records.files import RunFolder
+from tepo_lab.records.files import RunFolder, run_folders
+from tepo_lab.records.history import RunHistory, State
 from tepo_lab.registry.expand import expand, load_sweep
 from tests.conftest import SMALL
 from tests.integration.faults import command, event_names
@@ -118,3 +119,19 @@ def test_a_users_failure_is_explained_and_the_other_arms_go_on(tmp_path):
     (cause,) = json.loads(run("why", "--home", str(home), "--format", "json").stdout)
     assert (cause["kind"], cause["runs"]) == ("user", [failed_run.name])
     assert cause["log"][-1].startswith("tepo_lab.errors.ObjectiveError: step 1:")
+
+
+def test_sigterm_ends_a_sweep_as_an_interrupt_does_and_the_same_command_goes_on(tmp_path):
+    arguments = ("run", "panel-e", *SMALL, "arms=[tepo]", "seeds=[1]", "base=false", "trainer.steps=4")
+    begun = subprocess.Popen(
+        command(*arguments, "--home", str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert "training" in next(line for line in begun.stderr if "step" in line)
+    begun.terminate()
+    _, errors = begun.communicate(timeout=120)
+    assert begun.returncode == 143
+    assert "SIGTERM received" not in errors
+    assert "Traceback" not in errors
+    run(*arguments, "--home", str(tmp_path))
+    (folder,) = run_folders(tmp_path)
+    assert RunHistory.read(folder).state is State.COMPLETE

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tepo_lab.errors import ConfigError, RecordError
-from tepo_lab.execute.planning.provenance import patch_file
+from tepo_lab.execute.planning.made_with import patch_file
 from tepo_lab.records.files import is_inside, read_record, write_atomically
 from tepo_lab.records.history import RunHistory, read_histories
 from tepo_lab.registry.locations import Kind, roots

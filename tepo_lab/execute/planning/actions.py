@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tepo_lab.errors import RecordError
-from tepo_lab.execute.planning.provenance import changed_inputs
+from tepo_lab.execute.planning.made_with import changed_inputs
 from tepo_lab.records.files import RunFolder, run_folders
 from tepo_lab.records.history import RunHistory, State, read_run
 from tepo_lab.registry.expand import PlannedRun

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tepo_lab.errors import DataError, ModelError
 from tepo_lab.execute.planning.hub_commits import commit_of
-from tepo_lab.execute.planning.provenance import model_identity
+from tepo_lab.execute.planning.made_with import model_identity
 from tepo_lab.schema.profile import ChainData, Data, DatasetData, ModelSpec
 from tepo_lab.schema.run import RunSpec
 from tepo_lab.tasks.hub_data import HubUnreachableError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tepo_lab.execute.planning.actions import Action, action
 from tepo_lab.execute.planning.hub_commits import WAITS, at_commits, check_model
-from tepo_lab.execute.planning.provenance import hardware
+from tepo_lab.execute.planning.made_with import hardware
 from tepo_lab.execute.running.failures import begin_attempt, end_attempt, retry_seconds
 from tepo_lab.execute.running.prepare import begun_file, read_request, write_run
 from tepo_lab.records.files import RunFolder

@@ -6,6 +6,7 @@ import _thread
 import errno
 import gc
 import os
+import signal
 import threading
 import time
 import uuid
@@ -95,6 +96,7 @@ class Executor:
         # What Tune left of a Ray that died asks Ray to remove its placement groups when it is collected, and waits a
         # minute for one that is dead: here there is none to ask.
         gc.collect()
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address=self.address or "local",
@@ -122,6 +124,9 @@ class Executor:
         # meet it half imported.
         import ray.tune
 
+        if threading.current_thread() is threading.main_thread():
+            # Ray has put a handler of its own in place, which prints a dump and ends the process.
+            signal.signal(signal.SIGTERM, on_sigterm)
         self._processes: list[psutil.Process] = []
         if self.address is not None:
             _check_shared(self.home, self.address)

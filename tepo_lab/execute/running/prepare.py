@@ -12,7 +12,7 @@ from typing import Any
 
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.planning.actions import Entry
-from tepo_lab.execute.planning.provenance import going_on, is_other, provenance
+from tepo_lab.execute.planning.made_with import going_on, is_other, provenance
 from tepo_lab.records.files import RunFolder, write_json
 from tepo_lab.records.history import RunHistory
 from tepo_lab.records.sweeps import recorded_runs

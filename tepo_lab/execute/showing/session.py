@@ -16,7 +16,7 @@ from tepo_lab.records.events import Collapsed
 from tepo_lab.registry.expand import Expansion
 
 if TYPE_CHECKING:
-    from tepo_lab.execute.running.sweep import SweepResult
+    from tepo_lab.execute.running.run_sweep import SweepResult
 
 
 @dataclass

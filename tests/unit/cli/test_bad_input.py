@@ -135,7 +135,7 @@ def test_wrong_runs(arguments, named, refusal, monkeypatch):
     def started(*arguments: object, **named: object) -> None:
         raise AssertionError("a wrong input was run")
 
-    monkeypatch.setattr("tepo_lab.execute.running.sweep.Executor", started)
+    monkeypatch.setattr("tepo_lab.execute.running.run_sweep.Executor", started)
     assert named in refusal("run", "panel-e", *arguments)
 
 

@@ -12,8 +12,8 @@ import pytest
 from tepo_lab.records.files import RunFolder, append_line, write_json
 from tepo_lab.report.figures.style import save
 from tepo_lab.theory import report, softmax
-from tepo_lab.theory.figure import draw
 from tepo_lab.theory.nano_run import Tokens
+from tepo_lab.theory.plots import draw
 from tepo_lab.theory.report import Theory, check_theory, reading
 from tepo_lab.theory.reward_fit import check_fits, fit_line, fit_runs
 from tests.golden_files import assert_golden

@@ -18,7 +18,7 @@ from tepo_lab.cli import main
 from tepo_lab.errors import ConfigError, RecordError
 from tepo_lab.execute.maintain.bundle import write_bundle
 from tepo_lab.execute.planning.actions import entry
-from tepo_lab.execute.planning.provenance import patch_file
+from tepo_lab.execute.planning.made_with import patch_file
 from tepo_lab.execute.running.prepare import prepare_folder
 from tepo_lab.records.files import TOKEN_COLUMNS, RunFolder, append_line, write_json
 from tepo_lab.registry.compose import clear_caches

@@ -10,7 +10,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from tepo_lab.errors import DataError, ModelError, is_machine_failure
 from tepo_lab.execute.planning import hub_commits as hub
 from tepo_lab.execute.planning.hub_commits import at_commits, check_hub, check_model, commit_of
-from tepo_lab.execute.planning.provenance import provenance
+from tepo_lab.execute.planning.made_with import provenance
 from tepo_lab.registry.compose import compose_run
 from tepo_lab.schema.profile import DatasetData, ModelSpec
 from tepo_lab.tasks.hub_data import HubUnreachableError

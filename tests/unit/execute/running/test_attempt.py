@@ -8,7 +8,7 @@ import pytest
 
 from tepo_lab.execute.planning import hub_commits
 from tepo_lab.execute.planning.actions import entry
-from tepo_lab.execute.planning.provenance import hardware
+from tepo_lab.execute.planning.made_with import hardware
 from tepo_lab.execute.running.attempt import Attempt
 from tepo_lab.execute.running.prepare import request_of, write_requests
 from tepo_lab.records.files import write_json

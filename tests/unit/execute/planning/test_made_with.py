@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tepo_lab.execute.planning import provenance as module
+from tepo_lab.execute.planning import made_with as module
 from tepo_lab.execute.planning.actions import entry
-from tepo_lab.execute.planning.provenance import (
+from tepo_lab.execute.planning.made_with import (
     changed_inputs,
     command,
     data_identity,

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from tepo_lab.execute.planning.plan import make_plan
-from tepo_lab.execute.running import sweep as module
+from tepo_lab.execute.running import run_sweep as module
 from tepo_lab.execute.running.cluster import Cluster
 from tepo_lab.execute.running.executor import ClusterLostError
 from tepo_lab.execute.running.failures import record_user_failure
 from tepo_lab.execute.running.prepare import prepare_folder
-from tepo_lab.execute.running.sweep import CLUSTER_RETRIES, STARTS, run_sweep
+from tepo_lab.execute.running.run_sweep import CLUSTER_RETRIES, STARTS, run_sweep
 from tepo_lab.execute.showing.session import ConsoleObserver, opening, other_rules
 from tepo_lab.records.events import Collapsed, Complete, Started
 from tepo_lab.records.history import State, append_event
