@@ -27,7 +27,8 @@ import pyarrow.parquet as parquet
 
 from tepo_lab.audit.audit import audit as audit_tables
 from tepo_lab.audit.printed import read_printed, read_published
-from tepo_lab.errors import ConfigError, RecordError, nearest, write_note
+from tepo_lab.errors import ConfigError, RecordError, nearest
+from tepo_lab.records.files import report_left_out
 from tepo_lab.records.generations import GENERATION_COLUMNS
 from tepo_lab.records.history import RunHistory, State, read_histories
 from tepo_lab.registry.locations import package_root
@@ -181,7 +182,7 @@ def metrics(home: str | Path) -> pd.DataFrame:
         try:
             rows += [_identity(history) | line for line in history.metrics()]
         except RecordError as error:
-            _omit(history, error)
+            report_left_out(history.folder, str(error))
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in (*IDENTITY, "step")]
     return _frame(rows, (*IDENTITY, "step", *names)).astype(dict.fromkeys(names, "float64"))
 
@@ -337,13 +338,9 @@ def _histories(home: str | Path) -> Iterator[RunHistory]:
         raise ConfigError(f"--home {home}: there is no such folder; name the home that runs were made in.")
     for history in read_histories(Path(home)):
         if history.state is State.DAMAGED:
-            _omit(history, history.damage)
+            report_left_out(history.folder, str(history.damage))
         else:
             yield history
-
-
-def _omit(history: RunHistory, why: object) -> None:
-    write_note(f"run {history.name} is left out: {why}")
 
 
 def _identity(history: RunHistory) -> dict[str, Any]:

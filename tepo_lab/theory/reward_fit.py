@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tepo_lab.errors import RecordError, write_note
+from tepo_lab.errors import RecordError
+from tepo_lab.records.files import report_left_out
 from tepo_lab.records.history import State, read_histories
 from tepo_lab.theory.check import Array, Check
 
@@ -55,7 +56,7 @@ def fit_runs(home: Path) -> list[RewardFit]:
                 raise RecordError(str(history.damage))
             metrics = history.metrics()
         except RecordError as error:
-            write_note(f"run {history.name} is left out: {error}")
+            report_left_out(history.folder, str(error))
             continue
         # A value that was not finite is recorded as null.
         lines = [line for line in metrics if line.get(REWARD) is not None and line.get(ENTROPY) is not None]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -84,8 +85,7 @@ def curves(arms: Sequence[ArmRuns], plots: Sequence[Plot], *, name: str, title: 
             Line2D([], [], **_look(number), label=f"{arm.label} ({seed_count(len(arm.begun))})")
             for number, arm in enumerate(shown)
         ]
-        frame(figure, f"{title} (profile {profile})", [_legend_note(shown), *averages, *_not_shown(missing)], legend)
-    return Drawn(name, f"{title}, profile {profile}", figure, tuple(missing))
+        return _framed(figure, name, title, profile, [_legend_note(shown), *averages], missing, legend)
 
 
 def _begun(arms: Sequence[ArmRuns], title: str, profile: str, home: Path) -> list[ArmRuns]:
@@ -121,6 +121,7 @@ def _line(axes: Axes, series: Series, arm: ArmRuns, number: int, scale: float) -
 
 
 def _over_steps(axes: Axes) -> None:
+    """Name the axis of training steps, and mark whole ones."""
     axes.set_xlabel("Training step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -133,8 +134,19 @@ def _legend_note(arms: Sequence[ArmRuns]) -> str:
     return f"{lines} x: where a seed collapsed." if collapsed else lines
 
 
-def _not_shown(missing: Sequence[str]) -> list[str]:
-    return [f"Missing or cut short: {'; '.join(together(missing))}."] if missing else []
+def _framed(
+    figure: Figure,
+    name: str,
+    title: str,
+    profile: str,
+    notes: Sequence[str],
+    missing: Sequence[str],
+    legend: Sequence[Artist] = (),
+) -> Drawn:
+    """The figure with its title, and below it the legend, the notes and what is missing."""
+    not_shown = [f"Missing or cut short: {'; '.join(together(missing))}."] if missing else []
+    frame(figure, f"{title} (profile {profile})", [*notes, *not_shown], legend)
+    return Drawn(name, f"{title}, profile {profile}", figure, tuple(missing))
 
 
 def together(gaps: Sequence[str]) -> list[str]:
@@ -172,8 +184,7 @@ def cells(arms: Sequence[ArmRuns], *, name: str, title: str, profile: str, home:
             row[0].set_ylabel("Tokens (%)")
         handles = [Patch(color=colour, label=label) for _, label, colour in CELLS]
         note = "Means over seeds and over the updates of a step. White: tokens of no entropy change or no advantage."
-        frame(figure, f"{title} (profile {profile})", [note, *_not_shown(missing)], handles)
-    return Drawn(name, f"{title}, profile {profile}", figure, tuple(missing))
+        return _framed(figure, name, title, profile, [note], missing, handles)
 
 
 def bars(table: Table, *, name: str, title: str) -> Drawn:
@@ -201,8 +212,7 @@ def bars(table: Table, *, name: str, title: str) -> Drawn:
             axes.set_title(heading)
         grid[0].set_yticks(places, labels)
         note = f"{caption(table)} Bars: percent of generations right; intervals: {table.interval}."
-        frame(figure, f"{title} (profile {table.profile})", [note, *_not_shown(missing)])
-    return Drawn(name, f"{title}, profile {table.profile}", figure, tuple(missing))
+        return _framed(figure, name, title, table.profile, [note], missing)
 
 
 def _bars(axes: Axes, places: np.ndarray, scores: Sequence[Score], colours: Sequence[str]) -> None:
@@ -252,8 +262,7 @@ def forest(table: Table, *, name: str, title: str) -> Drawn:
         axes.set_xlabel(f"Difference of {AVERAGE.heading} (points)")
         axes.grid(True, axis="x")
         note = f"{caption(table)} Paired over seeds and problems; lines: 95 % intervals; p corrected by Holm."
-        frame(figure, f"{title} (profile {table.profile})", [note, *_not_shown(missing)])
-    return Drawn(name, f"{title}, profile {table.profile}", figure, tuple(missing))
+        return _framed(figure, name, title, table.profile, [note], missing)
 
 
 def draw(

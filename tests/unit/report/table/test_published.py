@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from synthetic_home import SyntheticHome, random_columns
 
-from tepo_lab.errors import DataError
+from tepo_lab.errors import ConfigError, DataError
 from tepo_lab.report.render.formats import render
 from tepo_lab.report.table.published import PublishedTable, against_published, load_published, why_not_comparable
-from tepo_lab.schema.base import validate
 from tepo_lab.schema.profile import Suite
-from tepo_lab.schema.table import Report
 from tests.golden_files import assert_golden
 
-ROOT = Path(__file__).resolve().parents[4]
-FOLDER = ROOT / "reports" / "published"
+FOLDER = Path(__file__).resolve().parents[4] / "reports" / "published"
 
 
 @pytest.fixture(scope="module")
@@ -92,32 +88,37 @@ def test_golden(paper_home: SyntheticHome, published: PublishedTable) -> None:
     assert_golden("report/published", "json", render(table, "json"))
 
 
-def test_never_beside_another_profile(full_home: SyntheticHome, published: PublishedTable) -> None:
+def test_where_they_do_not_belong_the_table_has_a_note_instead(
+    full_home: SyntheticHome, published: PublishedTable
+) -> None:
     table = full_home.table("base")
-    assert why_not_comparable(table, published) == "profile nano is not the paper's (qwen2.5-7b)"
+    reason = why_not_comparable(table, published)
+    assert reason == "profile nano is not the paper's (qwen2.5-7b)"
     shown = against_published(table, published)
-    assert shown.rows == table.rows
-    assert shown.notes[-1].endswith("are not shown: profile nano is not the paper's (qwen2.5-7b).")
-
-
-def test_never_beside_another_suite(full_home: SyntheticHome, published: PublishedTable) -> None:
+    assert (shown.rows, shown.published) == (table.rows, None)
+    assert reason in shown.notes[-1]
     reason = why_not_comparable(full_home.table("base", profile="qwen2.5-7b"), published)
     assert reason == "the paper has no benchmark greedy"
 
 
-def test_never_beside_other_sample_counts(tmp_path: Path, paper_suite: Suite, published: PublishedTable) -> None:
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (8, "aime24 has 30 problems x 8 samples here and 30 x 32 in the paper"),
+        (None, "the paper's aime24 is missing from the suite"),
+    ],
+)
+def test_never_beside_another_suite(
+    tmp_path: Path, paper_suite: Suite, published: PublishedTable, samples: int | None, reason: str
+) -> None:
     values = paper_suite.model_dump()
-    values["benchmarks"]["aime24"]["samples"] = 8
+    if samples is None:
+        del values["benchmarks"]["aime24"]
+    else:
+        values["benchmarks"]["aime24"]["samples"] = samples
     home = SyntheticHome(tmp_path, Suite.model_validate(values))
     home.want("tepo", (1,))
-    reason = why_not_comparable(home.table(profile="qwen2.5-7b"), published)
-    assert reason == "aime24 has 30 problems x 8 samples here and 30 x 32 in the paper"
-    del values["benchmarks"]["aime24"]
-    home.suite = Suite.model_validate(values)
-    assert (
-        why_not_comparable(home.table(profile="qwen2.5-7b"), published)
-        == "the paper's aime24 is missing from the suite"
-    )
+    assert why_not_comparable(home.table(profile="qwen2.5-7b"), published) == reason
 
 
 def test_other_steps_are_noted(tmp_path: Path, paper_suite: Suite, published: PublishedTable) -> None:
@@ -128,24 +129,26 @@ def test_other_steps_are_noted(tmp_path: Path, paper_suite: Suite, published: Pu
     assert table.notes[-1] == "Rows are read at step 40, the paper's stand at step 72."
 
 
-def test_unreadable_tables_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no published table 'table9'"):
-        load_published(FOLDER, "table9")
-    (tmp_path / "source.yaml").write_text((FOLDER / "source.yaml").read_text())
-    (tmp_path / "mine.csv").write_text("panel,model\na,b\n")
-    with pytest.raises(DataError, match=r"mine.csv is not a published table \('row'\)"):
-        load_published(tmp_path, "mine")
-
-
-def test_table3_is_declared_over_the_sweep_that_fills_it() -> None:
-    values = yaml.safe_load((ROOT / "reports" / "table3.yaml").read_text())
-    report = validate(Report, values | {"name": "table3"}, where="reports/table3.yaml")
-    sweep = yaml.safe_load((ROOT / "sweeps" / f"{report.panels['e'].sweep}.yaml").read_text())
-    arms = report.panels["e"].arms
-    assert arms is not None
-    assert set(arms) == set(sweep["arms"])
-    assert "table3" in sweep["feeds"]
-    assert report.published is not None
-    table = load_published(FOLDER, report.published)
-    assert report.profile in table.models
-    assert all(table.percent("e", report.profile, arm, "avg") is not None for arm in arms)
+@pytest.mark.parametrize(
+    ("file", "content", "kind"),
+    [
+        ("table3.csv", None, DataError),
+        ("table3.csv", b"panel,model\na,b\n", DataError),
+        ("table3.csv", b"panel,model,row,benchmark,percent\na,b,c,d\n,,,,x\n", DataError),
+        ("table3.csv", b"\xff", DataError),
+        ("source.yaml", None, DataError),
+        ("source.yaml", b"paper: [", DataError),
+        ("source.yaml", b"\xff", DataError),
+        ("source.yaml", b"", ConfigError),
+        ("source.yaml", b"paper: x", ConfigError),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: bytes | None, kind: type[Exception]) -> None:
+    for name in ("table3.csv", "source.yaml"):
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(kind, match=file):
+        load_published(tmp_path, "table3")
