@@ -135,7 +135,7 @@ def test_a_browser_shows_single_tokens_in_any_colour(page_file: Path, tmp_path: 
     assert asked == [page_file.as_uri()]
 
 
-def test_a_figure_is_written_with_what_is_missing_said(home: Path, tmp_path: Path) -> None:
+def test_a_figure_is_written_and_what_is_missing_is_named(home: Path, tmp_path: Path) -> None:
     done = run("report", "cells", *OPTIONS, "--home", str(home))
     assert [line.partition("figures/")[2] for line in done.stdout.splitlines()] == [
         "cells-nano.png",

@@ -1,4 +1,4 @@
-"""`tepo-lab report` from a user's side, on a home of the paper's own profile and on homes that lack something."""
+"""`tepo-lab report` from a user's side, on a home of the paper's own profile and on incomplete homes."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def test_table_4_is_one_object_with_rows_at_two_numbers_of_steps(home: Path) -> 
     ]
     assert {row["steps"] for row in values["rows"]} == {72, 132}
     # TEPO's parent is not in the table; GRPO/DAPO is its nearest ancestor there, at the same 72 steps.
-    assert [
-        (each["panel"], each["arm"], each["parent"], each["steps"], each["seeds"]) for each in values["comparisons"]
-    ] == [
+    assert [(one["panel"], one["arm"], one["parent"], one["steps"], one["seeds"]) for one in values["comparisons"]] == [
         ("72-seed1", "tepo", "grpo_dapo", 72, [1]),
         ("72-seed2", "tepo", "grpo_dapo", 72, [2]),
         ("72-mean", "tepo", "grpo_dapo", 72, [1, 2]),
@@ -108,7 +106,7 @@ def test_two_profiles_are_one_table_with_both_untrained_models(home: Path) -> No
     assert missing["average"]["published"] == {"percent": 31.91, "difference": None, "inside": None}
     text = printed(home, "table1", "--against", "published")
     assert len(re.findall("^Profile qwen", text, re.MULTILINE)) == 2
-    assert {(each["profile"], each["arm"]) for each in values["comparisons"]} >= {
+    assert {(one["profile"], one["arm"]) for one in values["comparisons"]} >= {
         ("qwen2.5-7b", "tepo"),
         ("qwen3-14b", "tepo"),
     }
@@ -132,7 +130,7 @@ def test_steps_to_a_target_of_the_training_reward(home: Path) -> None:
     ]
     first = values["rows"][0]["seeds"][0]
     assert (first["step"], first["last_step"], first["tokens"], first["seconds"]) == (62, 132, 62000.0, 21700.0)
-    assert [(each["arm"], each["step"]) for each in values["evaluated"]] == [
+    assert [(one["arm"], one["step"]) for one in values["evaluated"]] == [
         ("grpo_dapo", 72),
         ("grpo_dapo", 132),
         ("tepo", 72),
@@ -151,7 +149,7 @@ def test_each_arm_is_read_once_at_an_equal_budget(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("table4", "--pass-at", "64"), "pass@64 needs 64 samples of a problem; the most that a benchmark has is 32"),
         (("table4", "--pass-at", "0"), "give numbers of samples from 1 up"),
@@ -169,10 +167,10 @@ def test_each_arm_is_read_once_at_an_equal_budget(home: Path) -> None:
         (("table3", "--out", "t.png"), "--out is for figures and pages"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(home: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_options_that_do_not_go_together_are_refused(home: Path, arguments: tuple[str, ...], message: str) -> None:
     done = call(home, *arguments)
     assert isinstance(done.exception, ConfigError)
-    assert said in str(done.exception)
+    assert message in str(done.exception)
     assert done.stdout == ""
 
 
@@ -185,14 +183,14 @@ def test_a_home_without_runs_is_an_error_that_names_it(tmp_path: Path, arguments
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_home_with_other_runs_says_so_and_prints_the_table(home: Path) -> None:
+def test_a_home_with_other_runs_prints_the_table_and_a_note(home: Path) -> None:
     done = call(home, "table2")
     assert done.exit_code == 0
     assert "Not one of the 8 runs under" in done.stderr
     assert done.stdout.count("not run") > 20
 
 
-def test_a_profile_that_was_not_asked_for_is_said(tmp_path: Path) -> None:
+def test_a_profile_that_was_not_asked_for_is_noted(tmp_path: Path) -> None:
     percents = dict.fromkeys(("sum6", "mix8", "times8", "sum3", "mix4", "mix6", "mix7"), 40.0)
     paper_run(tmp_path, "tepo", 1, (20,), percents, "nano")
     note = "No run of qwen2.5-7b is in the home: this is of nano; profile=NAME asks for another profile."

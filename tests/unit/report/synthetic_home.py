@@ -58,20 +58,23 @@ def digest(*parts: object) -> str:
 
 def columns_of(suite: Suite, right: Right) -> dict[str, Any]:
     """Generations in which the first `right` samples of each problem are right."""
-    held: dict[str, list[Any]] = {name: [] for name in GENERATION_COLUMNS}
+    columns: dict[str, list[Any]] = {name: [] for name in GENERATION_COLUMNS}
     for name, benchmark in suite.benchmarks.items():
         for problem, count in enumerate(right[name]):
             for sample in range(benchmark.samples):
                 values = [name, f"{name}-{problem}", sample, "1+1=", "2", "2", 3, False, "2", int(sample < count)]
                 for column, value in zip(GENERATION_COLUMNS, [*values, "exact", "1"], strict=True):
-                    held[column].append(value)
-    return held
+                    columns[column].append(value)
+    return columns
 
 
 def random_columns(suite: Suite, share: float, seed: int) -> dict[str, Any]:
     """Generations right at random, without the cost of a Python loop."""
     random = np.random.default_rng(seed)
-    correct = {name: random.random(each.problems * each.samples) < share for name, each in suite.benchmarks.items()}
+    correct = {
+        name: random.random(benchmark.problems * benchmark.samples) < share
+        for name, benchmark in suite.benchmarks.items()
+    }
     return generation_columns(suite, correct)
 
 

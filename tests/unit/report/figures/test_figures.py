@@ -78,7 +78,7 @@ def test_values_that_were_not_finite_are_gaps(home: SyntheticHome) -> None:
     assert series.overall() == 3.0
 
 
-def test_runs_whose_records_are_damaged_are_said_to_be(home: SyntheticHome) -> None:
+def test_runs_whose_records_are_damaged_are_named(home: SyntheticHome) -> None:
     home.want("plain", (1, 2))
     home.want("masked", (1,))
     for arm, seed in (("plain", 1), ("plain", 2), ("masked", 1)):
@@ -106,7 +106,7 @@ def test_a_curve_is_drawn_for_each_arm_with_a_band_over_its_seeds(trained: Synth
     assert [float(cross.get_xdata()[0]) for cross in crosses] == [6.0]
 
 
-def test_a_figure_says_its_profile_its_seeds_and_what_is_missing(trained: SyntheticHome) -> None:
+def test_a_figure_names_its_profile_its_seeds_and_what_is_missing(trained: SyntheticHome) -> None:
     drawn = draw_curves(trained, REWARD, ENTROPY)
     assert drawn.gaps == (
         "MASKED: seed 2 collapsed at step 6",
@@ -114,20 +114,20 @@ def test_a_figure_says_its_profile_its_seeds_and_what_is_missing(trained: Synthe
         "ABSENT: not run",
         "SINGLE: no actor/entropy recorded",
     )
-    said = words(drawn)
-    assert "A figure (profile nano)" in said
+    text = words(drawn)
+    assert "A figure (profile nano)" in text
     assert (
         "Missing or cut short: not run: ABSENT; MASKED: seed 2 collapsed at step 6; SINGLE: seed 2 not run, seed 3 not"
-        " run; SINGLE: no actor/entropy recorded." in said
+        " run; SINGLE: no actor/entropy recorded." in text
     )
     overall = arms_of(trained)[0].series("reward/mean")
     assert overall is not None
-    assert f"mean over steps: PLAIN {100 * overall.overall():.3g}" in said
+    assert f"mean over steps: PLAIN {100 * overall.overall():.3g}" in text
     labels = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
     assert sorted(labels) == ["MASKED (3 seeds)", "PLAIN (3 seeds)", "SINGLE (1 seed)"]
 
 
-def test_with_nothing_to_draw_the_error_names_the_arms_and_the_mend(home: SyntheticHome) -> None:
+def test_with_nothing_to_draw_the_error_names_the_arms_and_the_fix(home: SyntheticHome) -> None:
     home.want("plain")
     home.run("plain", 1)
     for made in (
@@ -156,7 +156,7 @@ def test_bars_and_intervals_are_those_of_the_table(full_home: SyntheticHome) -> 
     table = full_home.table("base")
     drawn = bars(table, name="f", title="Scores")
     axes = drawn.figure.axes
-    assert [each.get_title() for each in axes] == ["Greedy", "Sampled @4", "Avg."]
+    assert [plot.get_title() for plot in axes] == ["Greedy", "Sampled @4", "Avg."]
     shown = [row for row in table.all_rows if row.average is not None]
     widths = [bar.get_width() for bar in axes[2].patches]
     assert widths == pytest.approx([row.average.percent for row in shown])
@@ -169,11 +169,11 @@ def test_the_forest_has_an_interval_and_a_verdict_for_each_comparison(full_home:
     table = full_home.table("base")
     drawn = forest(table, name="f", title="Differences")
     (axes,) = drawn.figure.axes
-    compared = [each for each in table.comparisons if each.ci95 is not None]
+    compared = [one for one in table.comparisons if one.ci95 is not None]
     intervals = [list(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 1.6]
-    np.testing.assert_allclose(np.array(intervals, dtype=float), [each.ci95 for each in compared])
+    np.testing.assert_allclose(np.array(intervals, dtype=float), [one.ci95 for one in compared])
     verdicts = [text.get_text() for text in axes.texts]
-    assert all(text.startswith(each.verdict.partition(" (")[0]) for text, each in zip(verdicts, compared, strict=True))
+    assert all(text.startswith(one.verdict.partition(" (")[0]) for text, one in zip(verdicts, compared, strict=True))
     assert len(drawn.gaps) == len(table.comparisons) - len(compared)
 
 
@@ -230,7 +230,7 @@ def test_a_metric_that_no_run_records_is_an_error_with_the_nearest(trained: Synt
     assert "PLAIN: no mask/share recorded" in drawn.gaps
 
 
-def test_a_report_says_what_is_drawn(trained: SyntheticHome) -> None:
+def test_a_report_declares_what_is_drawn(trained: SyntheticHome) -> None:
     values = {"name": "mine", "title": "Mine", "profile": "nano", "panels": {"e": {"sweep": "panel-e"}}}
     report = validate(FigureReport, values | {"draw": "cells"}, where="mine.yaml")
     rows = list(trained.rows.values())

@@ -84,9 +84,6 @@ class TestANewColumn:
         lines = list(csv.DictReader(io.StringIO(render(table, "csv"))))
         assert {(line["tokens"], line["collapsed"]) for line in lines if line["arm"] == "collapsing"} == {("3.0", "3")}
 
-    def test_without_it_nothing_changes(self, full_home: SyntheticHome) -> None:
-        assert "tokens" not in json.loads(render(full_home.table("base"), "json"))["rows"][0]
-
 
 def seven_benchmarks() -> Suite:
     sampled = {"problems": 83, "samples": 32, "temperature": 0.6}
@@ -99,7 +96,7 @@ def seven_benchmarks() -> Suite:
     return Suite.model_validate({"name": "seven", "max_new_tokens": 8, "benchmarks": benchmarks})
 
 
-def test_seven_benchmarks_fit_120_columns_with_every_number_whole(tmp_path: Path) -> None:
+def test_seven_benchmarks_fit_120_columns_with_every_number_in_full(tmp_path: Path) -> None:
     home = SyntheticHome(tmp_path, seven_benchmarks())
     home.rows = {}
     for arm, label in (("plain", "TEPO w/o KL"), ("masked", "TEPO w. KL (A<0, dH>0)"), ("none", "TEPO w. KL (both)")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from synthetic_home import RIGHT, SUITE, SyntheticHome, collapsed, columns_of, failed, only_row
@@ -13,8 +14,6 @@ from tepo_lab.errors import RecordError
 from tepo_lab.records.lock import RunLock
 from tepo_lab.report.render.document import best, comparable_rows, footnotes, panels
 from tests.leases import lease_of_another_node
-
-DONE = {"event": "complete", "step": 20}
 
 
 def test_counts_are_summed_over_seeds(home: SyntheticHome) -> None:
@@ -33,14 +32,14 @@ def test_counts_are_summed_over_seeds(home: SyntheticHome) -> None:
     assert row.average.ci95[0] < 100 * 23 / 36 < row.average.ci95[1]
 
 
-def test_all_found_seeds_when_none_are_named(home: SyntheticHome) -> None:
+def test_all_seeds_of_the_home_when_none_are_named(home: SyntheticHome) -> None:
     home.want("plain", ())
     for seed in (7, 3):
         home.run("plain", seed, right=RIGHT)
     assert only_row(home) == ("complete", (3, 7), None)
 
 
-def test_one_seed_is_over_problems_only_and_says_so(home: SyntheticHome) -> None:
+def test_one_seed_is_over_problems_only(home: SyntheticHome) -> None:
     home.want("plain", (1,))
     home.run("plain", 1, right=RIGHT)
     table = home.table()
@@ -69,7 +68,7 @@ def test_a_collapse_names_its_rule(home: SyntheticHome) -> None:
     home.run("cut", 1, right=RIGHT, events=(collapsed(31),))  # later than where it is read
     table = home.table()
     low, last = "reward/mean < 0.02", "actor/pg_loss is not finite"
-    assert [[(each.seed, each.step, each.rule) for each in row.collapses] for row in table.rows] == [
+    assert [[(collapse.seed, collapse.step, collapse.rule) for collapse in row.collapses] for row in table.rows] == [
         [(1, 12, low), (2, 12, low), (3, 9, low)],
         [(1, 5, low), (2, 4, last)],
         [],
@@ -83,16 +82,27 @@ def test_a_collapse_names_its_rule(home: SyntheticHome) -> None:
     assert "collapses" not in cut
 
 
-def test_a_later_collapse_leaves_the_step_before_it(home: SyntheticHome) -> None:
+@pytest.mark.parametrize(
+    ("is_evaluated", "events", "expected"),
+    [
+        # A collapse after the step of the table leaves the evaluation there.
+        (True, (collapsed(31),), ("complete", (1,), None)),
+        (False, (collapsed(4),), ("collapsed at step 4, not evaluated", (), "collapsed at step 4, not evaluated")),
+        # A run that was resumed is no longer failed.
+        (False, (failed(3, "machine"), {"event": "resumed", "step": 2}), ("stopped at step 2", (), None)),
+    ],
+)
+def test_the_end_of_a_run(
+    home: SyntheticHome,
+    is_evaluated: bool,
+    events: tuple[dict[str, Any], ...],
+    expected: tuple[str, tuple[int, ...], str | None],
+) -> None:
     home.want("plain", (1,))
-    home.run("plain", 1, right=RIGHT, steps=20, events=(collapsed(31),))
-    assert only_row(home) == ("complete", (1,), None)
-
-
-def test_a_collapse_that_was_not_evaluated(home: SyntheticHome) -> None:
-    home.want("plain", (1,))
-    home.run("plain", 1, events=(collapsed(4),))
-    assert only_row(home) == ("collapsed at step 4, not evaluated", (), "collapsed at step 4, not evaluated")
+    home.run("plain", 1, right=RIGHT if is_evaluated else None, events=events)
+    outcome, seeds, reason = only_row(home)
+    assert (outcome, seeds) == expected[:2]
+    assert str(reason).startswith(str(expected[2] or ("None" if seeds else outcome)))
 
 
 @pytest.mark.parametrize(("age", "expected"), [(0, "running"), (3600, "stopped at step 7")])
@@ -113,12 +123,6 @@ def test_a_run_whose_owner_lives_here_is_running_however_old_its_heartbeat(home:
     assert only_row(home)[0] == "stopped at step 7"
 
 
-def test_a_failed_run_that_goes_on_is_no_longer_failed(home: SyntheticHome) -> None:
-    home.want("plain", (1,))
-    home.run("plain", 1, events=(failed(3, "machine"), {"event": "resumed", "step": 2}))
-    assert only_row(home)[0] == "stopped at step 2"
-
-
 def test_an_under_graded_evaluation_does_not_count(home: SyntheticHome) -> None:
     home.want("plain", (1, 2))
     home.run("plain", 1, right=RIGHT)
@@ -134,8 +138,8 @@ def test_a_problem_graded_twice_in_place_of_another_does_not_count(home: Synthet
     columns = columns_of(SUITE, RIGHT)
     columns["problem"][-1] = columns["problem"][-5]
     home.run("plain", 1, columns=columns)
-    found, _, reason = only_row(home)
-    assert found == "records damaged"
+    outcome, _, reason = only_row(home)
+    assert outcome == "records damaged"
     assert "1 of 18 rows repeat a sample" in str(reason)
 
 
@@ -147,13 +151,13 @@ def test_the_untrained_model_is_read_at_step_zero_and_is_never_the_best(full_hom
     table = full_home.table("base")
     assert table.base is not None
     assert (table.base.steps, table.base.scores["greedy"].correct) == (0, 1)
-    (panel,) = [each for each in panels(table) if len(each.rows) > 1]
+    (panel,) = [panel for panel in panels(table) if len(panel.rows) > 1]
     assert panel.best["greedy"] == 0.0
     assert {row.arm for row in panel.comparable} == {"plain", "absent"} - {row.arm for row in table.rows if row.suspect}
     assert table.base_reason is None
 
 
-def test_an_untrained_model_that_is_not_there_has_a_reason(full_home: SyntheticHome) -> None:
+def test_an_absent_untrained_model_has_a_reason(full_home: SyntheticHome) -> None:
     full_home.want("base", (5,), panel=None)
     values = full_home.table("base").to_dict()
     assert values["base"] is None
@@ -187,7 +191,7 @@ def test_rows_of_other_seeds_or_steps_are_never_the_best(full_home: SyntheticHom
 
 def test_arms_are_compared_with_their_parents_over_common_seeds(full_home: SyntheticHome) -> None:
     comparisons = full_home.table("base").comparisons
-    assert [(each.arm, each.parent, each.seeds) for each in comparisons] == [
+    assert [(one.arm, one.parent, one.seeds) for one in comparisons] == [
         ("masked", "plain", (1, 2, 3)),
         ("collapsing", "plain", (1, 2, 3)),
         ("partial", "plain", (2,)),
@@ -195,9 +199,9 @@ def test_arms_are_compared_with_their_parents_over_common_seeds(full_home: Synth
     assert comparisons[0].difference == pytest.approx(100 * (39 - 26) / 54, abs=1e-4)
     assert comparisons[2].verdict == "not resolved (fewer than 3 seeds)"
     tested, alone = comparisons[:2], comparisons[2]
-    assert all(each.p_holm is not None and each.p is not None and each.p_holm >= each.p for each in tested)
+    assert all(one.p_holm is not None and one.p is not None and one.p_holm >= one.p for one in tested)
     # Two of the three are corrected together: one seed gives no verdict, and costs the others nothing.
-    assert min(each.p_holm / each.p for each in tested) < 2.001
+    assert min(one.p_holm / one.p for one in tested) < 2.001
     assert alone.p is not None
     assert (alone.p_holm, alone.smallest_detectable) == (None, None)
 
@@ -218,7 +222,7 @@ def test_the_same_arm_in_two_panels_is_compared_once(full_home: SyntheticHome) -
     full_home.want("masked")
     table = full_home.table("base")
     assert [row.arm for row in table.rows].count("masked") == 2
-    assert [each.arm for each in table.comparisons].count("masked") == 1
+    assert [one.arm for one in table.comparisons].count("masked") == 1
     assert len({run["id"] for run in table.footer()["runs"]}) == len(table.footer()["runs"])
 
 
@@ -226,7 +230,7 @@ def test_different_problems_are_refused(home: SyntheticHome) -> None:
     home.want("plain", (1, 2))
     home.run("plain", 1, right=RIGHT)
     columns = columns_of(SUITE, RIGHT)
-    columns["problem"] = [each.replace("greedy-0", "greedy-9") for each in columns["problem"]]
+    columns["problem"] = [problem.replace("greedy-0", "greedy-9") for problem in columns["problem"]]
     home.run("plain", 2, columns=columns)
     with pytest.raises(RecordError, match="different problems of greedy"):
         home.table()

@@ -49,7 +49,7 @@ def table_of(home: SyntheticHome) -> Table:
 
 def test_each_panels_pair_is_compared_by_its_own_rows(panels: SyntheticHome) -> None:
     compared = table_of(panels).comparisons
-    assert [(each.panel, each.seeds, each.steps, each.label) for each in compared] == [
+    assert [(one.panel, one.seeds, one.steps, one.label) for one in compared] == [
         ("one", (1, 2, 3), 20, "Mine"),
         ("seed1", (1,), 20, "MASKED"),
         ("early", (), 5, "MASKED"),
@@ -60,20 +60,20 @@ def test_each_panels_pair_is_compared_by_its_own_rows(panels: SyntheticHome) -> 
 def test_the_same_evaluations_are_compared_once(panels: SyntheticHome) -> None:
     for arm in ("plain", "masked"):
         panels.rows[f"{arm}-early"] = replace(panels.rows[f"{arm}-early"], steps=20)
-    assert [each.panel for each in table_of(panels).comparisons] == ["one", "seed1"]
+    assert [one.panel for one in table_of(panels).comparisons] == ["one", "seed1"]
 
 
-def test_comparisons_that_would_be_alike_are_told_apart_in_every_format(panels: SyntheticHome) -> None:
+def test_comparisons_of_one_name_are_distinguished_in_every_format(panels: SyntheticHome) -> None:
     table = table_of(panels)
-    assert [comparison_name(each, table) for each in table.comparisons] == [
+    assert [comparison_name(one, table) for one in table.comparisons] == [
         "Mine (First, 20 steps)",
         "MASKED (Seed 1, 20 steps)",
         "MASKED (Early, 5 steps)",
     ]
     for form in ("text", "md", "latex", "html"):
         assert "MASKED (Early, 5 steps)" in render(table, form)
-    held = json.loads(render(table, "json"))["comparisons"]
-    assert [(each["panel"], each["steps"], each["seeds"]) for each in held] == [
+    lines = json.loads(render(table, "json"))["comparisons"]
+    assert [(line["panel"], line["steps"], line["seeds"]) for line in lines] == [
         ("one", 20, [1, 2, 3]),
         ("seed1", 20, [1]),
         ("early", 5, []),
@@ -82,22 +82,22 @@ def test_comparisons_that_would_be_alike_are_told_apart_in_every_format(panels: 
     assert axes.get_yticklabels()[1].get_text() == "MASKED (Seed 1, 20 steps)\nagainst PLAIN"
 
 
-def test_a_pair_that_stands_once_says_no_panel(panels: SyntheticHome) -> None:
+def test_a_pair_shown_once_names_no_panel(panels: SyntheticHome) -> None:
     panels.rows = {name: row for name, row in panels.rows.items() if row.panel == "seed1"}
     table = table_of(panels)
-    assert [comparison_name(each, table) for each in table.comparisons] == ["MASKED"]
+    assert [comparison_name(one, table) for one in table.comparisons] == ["MASKED"]
 
 
-def test_bars_show_a_row_that_stands_twice_once(home: SyntheticHome) -> None:
+def test_bars_show_a_repeated_row_once(home: SyntheticHome) -> None:
     home.want("plain", (1,), panel=None)
     home.rows["again"] = replace(home.rows["plain"], panel="e")
     home.rows["renamed"] = replace(home.rows["plain"], panel="e", label="Other")
     home.run("plain", 1, right=RIGHT)
     table = home.table()
     axes = bars(table, name="f", title="Scores").figure.axes[0]
-    assert [each.get_text() for each in axes.get_yticklabels()] == ["PLAIN (seed 1)", "Other (seed 1)"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["PLAIN (seed 1)", "Other (seed 1)"]
     asked = FigureReport.model_validate(
         {"name": "f", "title": "Scores", "profile": "nano", "draw": "bars", "panels": PANELS}
     )
-    held = list(figure_lines(asked, [], lambda: table, profile="nano", home=home.path))
-    assert [each["label"] for each in held if each["series"] == "avg"] == ["PLAIN", "Other"]
+    lines = list(figure_lines(asked, [], lambda: table, profile="nano", home=home.path))
+    assert [line["label"] for line in lines if line["series"] == "avg"] == ["PLAIN", "Other"]
