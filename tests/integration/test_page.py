@@ -38,9 +38,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     for arm, seed in (("base", 0), ("tepo_no_kl", 1), ("tepo", 1)):
         made = planned(compose_run(arm, "nano", OPTIONS, seed=seed))
-        found = entry(home, made)
-        prepare_folder(found)
-        run_trial(made.spec, found.folder)
+        item = entry(home, made)
+        prepare_folder(item)
+        run_trial(made.spec, item.folder)
     tepo = next(folder for folder in run_folders(home) if folder.name.startswith("tepo-"))
     values = json.loads(tepo.tokens(2).read_text())
     values["groups"][0]["responses"][0]["tokens"][0] = HOSTILE

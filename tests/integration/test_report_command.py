@@ -38,8 +38,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = {name: load_published(package_root() / "reports" / "published", name) for name in ("table1", "table4")}
 
     def percents(table: str, model: str, row: str) -> dict[str, float]:
-        found = tables[table]
-        return {name: found.percent(None, model, row, name) or 0.0 for name in found.source.benchmarks}
+        published = tables[table]
+        return {name: published.percent(None, model, row, name) or 0.0 for name in published.source.benchmarks}
 
     for seed in (1, 2):
         paper_run(home, "grpo_dapo", seed, (72, 132), percents("table4", MODEL, f"grpo_dapo@132:seed{seed}"))

@@ -39,9 +39,9 @@ def source(full_home: SyntheticHome) -> str:
 
 def problems(source: str) -> list[str]:
     """What LaTeX would stop at: unknown commands, open braces, environments or formulas, bare special characters."""
-    found: list[str] = []
+    faults: list[str] = []
     text = re.sub(r"(?m)(?<!\\)%.*$", "", source)
-    found += [f"not ASCII: {character!r}" for character in sorted(set(text)) if not character.isascii()]
+    faults += [f"not ASCII: {character!r}" for character in sorted(set(text)) if not character.isascii()]
     open_groups: list[str] = []
     environments: list[str] = []
     for match in re.finditer(r"\\(begin|end)\{(\w+)\}|\\([A-Za-z]+)|\\(.)|([{}$#_^&])", text, re.DOTALL):
@@ -50,43 +50,43 @@ def problems(source: str) -> list[str]:
             environments.append(environment)
         elif which == "end":
             if not environments or environments.pop() != environment:
-                found.append(f"ends {environment}")
+                faults.append(f"ends {environment}")
         elif command is not None:
             follows = text[match.end() :].lstrip()[:1]
             if command not in COMMANDS:
-                found.append(f"unknown: \\{command}")
+                faults.append(f"unknown: \\{command}")
             elif COMMANDS[command] and follows not in ("{", "["):
-                found.append(f"no argument: \\{command}")
+                faults.append(f"no argument: \\{command}")
         elif character == "$" and open_groups[-1:] == ["$"]:
             open_groups.pop()
         elif character in ("{", "$"):
             open_groups.append(character)
         elif character == "}":
             if not open_groups or open_groups.pop() != "{":
-                found.append("closes a brace")
+                faults.append("closes a brace")
         elif character == "&" and environments[-1:] != ["tabular"]:
-            found.append("bare &")
+            faults.append("bare &")
         elif character in ("#", "_", "^") and open_groups[-1:] != ["$"]:
-            found.append(f"bare {character}")
-    return found + [f"left open: {name}" for name in (*open_groups, *environments)] + wrong_rows(text)
+            faults.append(f"bare {character}")
+    return faults + [f"left open: {name}" for name in (*open_groups, *environments)] + wrong_rows(text)
 
 
 def wrong_rows(text: str) -> list[str]:
     """Rows of the tabular that have not as many cells as it has columns."""
-    found = []
+    faults = []
     for spec, body in re.findall(r"\\begin\{tabular\}\{([lrc]+)\}(.*?)\\end\{tabular\}", text, re.DOTALL):
-        found += _wrong_rows(spec, body)
-    return found
+        faults += _wrong_rows(spec, body)
+    return faults
 
 
 def _wrong_rows(spec: str, body: str) -> list[str]:
-    found = []
+    faults = []
     for row in re.split(r"\\\\", re.sub(r"\\(top|mid|bottom)rule", "", body)):
         spans = [int(span) for span in re.findall(r"\\multicolumn\{(\d+)\}", row)]
         cells = len(re.findall(r"(?<!\\)&", row)) + 1 + sum(spans) - len(spans)
         if row.strip() and cells != len(spec):
-            found.append(f"{cells} cells for {len(spec)} columns: {row.strip()[:60]}")
-    return found
+            faults.append(f"{cells} cells for {len(spec)} columns: {row.strip()[:60]}")
+    return faults
 
 
 def test_the_reader_finds_nothing_wrong(source: str) -> None:

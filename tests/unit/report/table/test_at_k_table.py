@@ -24,11 +24,11 @@ def test_pass_at_k_is_that_of_all_picks(home: SyntheticHome) -> None:
     home.run("plain", 1, right={"greedy": [1, 0, 0, 0, 0, 0], "sampled": [2, 1, 0]})
     (row,) = home.table(pass_at=(4, 1, 2)).rows
     assert list(row.at_k) == ["sampled"]
-    found = row.at_k["sampled"]
-    assert list(found) == ["avg@4", "pass@1", "pass@2", "pass@4"]
-    assert found["avg@4"][0] == pytest.approx(row.scores["sampled"].percent)
+    scores = row.at_k["sampled"]
+    assert list(scores) == ["avg@4", "pass@1", "pass@2", "pass@4"]
+    assert scores["avg@4"][0] == pytest.approx(row.scores["sampled"].percent)
     for k in (1, 2, 4):
-        value, (low, high) = found[f"pass@{k}"]
+        value, (low, high) = scores[f"pass@{k}"]
         assert value == pytest.approx(by_enumeration([2, 1, 0], 4, k))
         assert low <= value <= high
 

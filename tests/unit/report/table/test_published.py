@@ -26,13 +26,13 @@ def paper_suite(published: PublishedTable) -> Suite:
     """The paper's suite, as a profile would declare it."""
     benchmarks = {
         name: {
-            "label": each.label,
-            "problems": each.problems,
-            "samples": each.samples,
-            "temperature": 0.6 if each.samples > 1 else 0.0,
+            "label": benchmark.label,
+            "problems": benchmark.problems,
+            "samples": benchmark.samples,
+            "temperature": 0.6 if benchmark.samples > 1 else 0.0,
             "data": {"kind": "dataset", "path": "problems.jsonl"},
         }
-        for name, each in published.source.benchmarks.items()
+        for name, benchmark in published.source.benchmarks.items()
     }
     return Suite.model_validate({"name": "paper", "max_new_tokens": 8192, "benchmarks": benchmarks})
 
@@ -58,7 +58,8 @@ def test_all_of_the_paper_is_there() -> None:
 
 
 def test_the_papers_average_is_over_its_8834_generations(published: PublishedTable) -> None:
-    generations = {name: each.problems * each.samples for name, each in published.source.benchmarks.items()}
+    benchmarks = published.source.benchmarks
+    generations = {name: benchmarks[name].problems * benchmarks[name].samples for name in benchmarks}
     assert sum(generations.values()) == 8834
     for row in ("tepo", "tepo_no_kl", "tepo_kl_both"):
         printed = {name: published.percent("e", "qwen2.5-7b", row, name) for name in [*generations, "avg"]}

@@ -38,17 +38,17 @@ def test_nothing_right_or_nothing_wrong(home: SyntheticHome, right: int, words: 
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "held", "words"),
+    ("column", "value", "other", "words"),
     [
         ("truncated", True, False, "of generations ended by the length limit"),
         ("extracted", None, "2", "of generations without an answer"),
     ],
 )
-def test_shares_above_the_limit(home: SyntheticHome, column: str, value: Any, held: Any, words: str) -> None:
+def test_shares_above_the_limit(home: SyntheticHome, column: str, value: Any, other: Any, words: str) -> None:
     columns = columns_of(SUITE, RIGHT)
     # 4 of 18 are below a quarter, 5 are above it.
-    assert row_of(home, columns | {column: [value] * 4 + [held] * 14}).suspect == ()
-    row = row_of(home, columns | {column: [value] * 5 + [held] * 13})
+    assert row_of(home, columns | {column: [value] * 4 + [other] * 14}).suspect == ()
+    row = row_of(home, columns | {column: [value] * 5 + [other] * 13})
     assert row.suspect == (f"seed 1: 27.8 % {words} (limit 25 %)",)
 
 
@@ -174,7 +174,7 @@ def test_without_a_limit_metrics_are_not_read(home: SyntheticHome) -> None:
 
 def test_a_comparison_with_a_suspect_row_says_so(full_home: SyntheticHome) -> None:
     table = full_home.table("base")
-    suspect = {each.arm: each.suspect for each in table.comparisons}
+    suspect = {one.arm: one.suspect for one in table.comparisons}
     # One of its seeds has nothing right.
     assert suspect == {"masked": (), "collapsing": ("collapsing",), "partial": ()}
     assert "not resolved, suspect" in render(table, "text")

@@ -30,7 +30,7 @@ def test_what_cannot_be_counted_is_damaged(
     home.want("other", (2,))
     home.run("plain", 1, right=RIGHT)
     columns = columns_of(SUITE, RIGHT) | {column: values}
-    folder = home.run("plain", 2, columns={name: held for name, held in columns.items() if held is not None})
+    folder = home.run("plain", 2, columns={name: values for name, values in columns.items() if values is not None})
     home.rows["other"] = replace(home.rows["other"], family=home.rows["plain"].family)
     plain, other = home.table().rows
     assert (plain.outcome, plain.seeds) == ("partly: 1 of 2 seeds (records damaged)", (1,))
@@ -45,8 +45,8 @@ def test_damaged_records_are_named(home: SyntheticHome) -> None:
     whole = folder.generations(20).read_bytes()
     # Damaged inside, both ends as they should be: a file that is merely cut off does not count as an evaluation.
     folder.generations(20).write_bytes(whole[:-200] + bytes(192) + whole[-8:])
-    found, _, reason = only_row(home)
-    assert found == "records damaged"
+    outcome, _, reason = only_row(home)
+    assert outcome == "records damaged"
     assert re.search("step-000020.parquet is damaged", str(reason))
     # Nor does one whose own description is damaged stop the others.
     folder.generations(20).write_bytes(b"PAR1" + bytes(64) + b"PAR1")

@@ -73,7 +73,7 @@ class TestRunsThatDidNotEndAsAsked:
         home.rows["cut"] = replace(home.rows["cut"], seeds=(1, 2, 3, 4))
         home.run("cut", 3, right=RIGHT, steps=10, parent="plain")
         home.run("cut", 4, right=RIGHT, steps=10, asked=20, parent="plain", events=(failed(15),))
-        assert [each.p_holm is None for each in home.table().comparisons] == [False, False]
+        assert [one.p_holm is None for one in home.table().comparisons] == [False, False]
 
     def test_some_of_the_seeds(self, home: SyntheticHome) -> None:
         home.want("plain")

@@ -51,7 +51,7 @@ def test_the_first_step_of_a_moving_mean(level: float, window: int, step: int | 
 
 def test_each_seed_and_the_mean_over_seeds(trained: SyntheticHome) -> None:
     fast, slow, absent = table_of(trained, Target(60.0, window=2)).arms
-    assert [(each.seed, each.step, each.tokens, each.seconds) for each in fast.seeds] == [
+    assert [(seed.seed, seed.step, seed.tokens, seed.seconds) for seed in fast.seeds] == [
         (1, 4, 400, 8),
         (2, 5, 500, 10),
         (3, 7, 700, 14),
@@ -61,9 +61,9 @@ def test_each_seed_and_the_mean_over_seeds(trained: SyntheticHome) -> None:
     expected = stats.t.interval(0.95, 2, loc=np.mean([4, 5, 7]), scale=stats.sem([4, 5, 7]))
     assert fast.ci95 == pytest.approx((max(0.0, expected[0]), expected[1]))
     # No mean over those that happened to get there.
-    assert [(each.outcome, each.last_step) for each in slow.seeds] == [("not reached", 6), ("not reached", 8)]
+    assert [(seed.outcome, seed.last_step) for seed in slow.seeds] == [("not reached", 6), ("not reached", 8)]
     assert (slow.mean, slow.ci95) == (None, None)
-    assert [each.outcome for each in absent.seeds] == ["not run"]
+    assert [seed.outcome for seed in absent.seeds] == ["not run"]
 
 
 def test_what_is_reached_in_the_first_window_may_have_been_so_earlier(home: SyntheticHome) -> None:
@@ -72,26 +72,26 @@ def test_what_is_reached_in_the_first_window_may_have_been_so_earlier(home: Synt
     train(home, "quick", 2, [0.9] * 7)
     table = table_of(home, Target(60.0))
     (quick,) = table.arms
-    assert [(each.step, each.or_earlier) for each in quick.seeds] == [(5, True), (5, True)]
+    assert [(seed.step, seed.or_earlier) for seed in quick.seeds] == [(5, True), (5, True)]
     # The mean is the most that it can be: no interval holds it.
     assert (quick.mean, quick.ci95) == (5.0, None)
     assert [seed["or_earlier"] for seed in table.to_dict()["rows"][0]["seeds"]] == [True, True]
     assert "5.0 or earlier (2 seeds)" in " ".join(render(table, "text").split())
     single = table_of(home, Target(60.0, window=1))
-    assert [(each.step, each.or_earlier) for each in single.arms[0].seeds] == [(1, False), (1, False)]
+    assert [(seed.step, seed.or_earlier) for seed in single.arms[0].seeds] == [(1, False), (1, False)]
     assert "earlier" not in render(single, "text")
 
 
 def test_a_damaged_run_is_not_one_that_was_not_run(trained: SyntheticHome) -> None:
     trained.rows["absent"] = replace(trained.rows["absent"], seeds=(1, 2), damaged=(2,))
     *_, absent = table_of(trained, Target(60.0)).arms
-    assert [(each.seed, each.outcome) for each in absent.seeds] == [(1, "not run"), (2, "records damaged")]
+    assert [(seed.seed, seed.outcome) for seed in absent.seeds] == [(1, "not run"), (2, "records damaged")]
 
 
 def test_evaluations_are_listed_and_none_is_picked(trained: SyntheticHome) -> None:
-    found = table_of(trained, Target(60.0)).evaluated
-    assert [(each.arm, each.step, each.seeds) for each in found] == [("fast", 20, (1, 2, 3)), ("slow", 20, (1, 2))]
-    assert found[0].percent == pytest.approx(100 * 7 / 18)
+    scores = table_of(trained, Target(60.0)).evaluated
+    assert [(score.arm, score.step, score.seeds) for score in scores] == [("fast", 20, (1, 2, 3)), ("slow", 20, (1, 2))]
+    assert scores[0].percent == pytest.approx(100 * 7 / 18)
 
 
 def test_a_search_has_its_validation_score(home: SyntheticHome) -> None:
