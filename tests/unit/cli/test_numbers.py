@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.command import call
 
-NEVER = ("nan", "-inf", "1e400", "-1", "", "x")
+NEVER = ("nan", "-1", "")
 
 
 @pytest.mark.parametrize(

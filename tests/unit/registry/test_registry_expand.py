@@ -136,9 +136,9 @@ def test_planning_composes_a_profile_once_however_many_runs(sweep_file, monkeypa
     monkeypatch.setattr("hydra.compose", lambda *a, **k: (calls.append(1), hydra_compose(*a, **k))[1])
     path = sweep_file(
         "{title: T, arms: [tepo, gspo], seeds: [1, 2],"
-        " axes: {trainer.learning_rate: {loguniform: [1e-6, 1e-3], samples: 100}}}"
+        " axes: {trainer.learning_rate: {loguniform: [1e-6, 1e-3], samples: 10}}}"
     )
-    assert len(runs_of(path)) == 401
+    assert len(runs_of(path)) == 41
     assert len(calls) == 1
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tepo_lab.errors import ConfigError
-from tepo_lab.registry.compose import clear_caches, compose_run
+from tepo_lab.registry.compose import compose_run
 from tepo_lab.registry.expand import expand, load_sweep
 from tepo_lab.registry.locations import MAX_YAML_BYTES, read_yaml
 from tepo_lab.registry.reports import load_report
@@ -16,13 +16,6 @@ from tepo_lab.registry.reports import load_report
 ALIAS_BOMB = "&a0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"
 for depth in range(1, 7):
     ALIAS_BOMB = f"&a{depth} [{ALIAS_BOMB}" + f", *a{depth - 1}" * 9 + "]"
-
-
-@pytest.fixture(autouse=True)
-def _fresh_caches():
-    clear_caches()
-    yield
-    clear_caches()
 
 
 def error_of(function, *arguments) -> str:

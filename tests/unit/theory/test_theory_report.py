@@ -32,20 +32,22 @@ def write_run(home: Path, name: str, a: float, b: float, steps: int = 8) -> None
     append_line(folder.metrics_file, {"step": steps + 1, "reward/mean": 0.5, "actor/entropy": None})
 
 
-@pytest.fixture
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Theory:
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Theory:
     """Every check on few cases, the run's tokens made up."""
+    home = tmp_path_factory.mktemp("home")
     random = np.random.default_rng(0)
     step = np.repeat([1, 2], 20)
     columns = (random.standard_normal(40), -random.random(40), random.random(40), random.random(40))
-    monkeypatch.setattr(report, "run_nano", lambda seed: Tokens(step, step, *columns))
-    monkeypatch.setattr(report, "compute_gradients", lambda stream: softmax.compute_gradients(stream, 5))
-    monkeypatch.setattr(report, "compute_optima", lambda stream: softmax.compute_optima(stream, 2))
-    monkeypatch.setattr(report, "compute_updates", lambda stream: softmax.compute_updates(stream, 200))
-    write_run(tmp_path, "one", 0.2, 0.9)
-    write_run(tmp_path, "two", -0.1, 0.5)
-    write_run(tmp_path, "short", 0.2, 0.9, steps=3)
-    return check_theory(tmp_path)
+    write_run(home, "one", 0.2, 0.9)
+    write_run(home, "two", -0.1, 0.5)
+    write_run(home, "short", 0.2, 0.9, steps=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "run_nano", lambda seed: Tokens(step, step, *columns))
+        patch.setattr(report, "compute_gradients", lambda stream: softmax.compute_gradients(stream, 5))
+        patch.setattr(report, "compute_optima", lambda stream: softmax.compute_optima(stream, 2))
+        patch.setattr(report, "compute_updates", lambda stream: softmax.compute_updates(stream, 200))
+        return check_theory(home)
 
 
 def test_the_fit_of_a_run(tmp_path: Path) -> None:
