@@ -1,4 +1,4 @@
-"""Texts against the files in tests/golden, written anew when UPDATE_GOLDEN is set."""
+"""Texts against the files in tests/golden, rewritten when UPDATE_GOLDEN is set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = 1e-6
 
 
 def assert_golden(name: str, form: str, rendered: str) -> None:
-    """Holds a rendering against tests/golden/NAME with the form's ending.
+    """Compare a rendering with tests/golden/NAME with the form's ending.
 
     Text, Markdown, LaTeX and HTML to the letter, a page's style by the name it has in the code; the numbers of JSON and
     CSV to six digits.

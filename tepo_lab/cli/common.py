@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +20,7 @@ from tepo_lab.errors import ConfigError, is_machine_failure, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tepo_lab.report.table.frame import Table
     from tepo_lab.schema.run import RunSpec
 
 
@@ -249,3 +253,47 @@ def console_of(*, stderr: bool = False) -> Console:
     console = PlainConsole(**plain)
     # A pipe has no width of its own; wide enough that no name is broken.
     return console if console.is_terminal else PlainConsole(**plain, width=160)
+
+
+def rendered(tables: list[Table], format: TableFormat) -> str:
+    from tepo_lab.report.render.formats import render_all
+
+    return render_all(tables, format.value)
+
+
+def print_tables(tables: list[Table], format: TableFormat) -> None:
+    from tepo_lab.report.render.terminal import renderable
+
+    if format is TableFormat.text and sys.stdout.isatty():
+        console = console_of()
+        for table in tables:
+            console.print(renderable(table, console.width))
+    else:
+        echo(rendered(tables, format), nl=False)
+
+
+#: Errors of a full or broken disk: a file of another name would not help.
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+
+
+def check_out(path: Path) -> None:
+    """Raises `ConfigError` unless a file may be written there, before anything is worked out for it."""
+    folder = path.parent
+    if os.path.isdir(path):
+        raise ConfigError(f"--out {path}: this is a folder; name a file in it.")
+    if not os.path.isdir(folder):
+        raise ConfigError(f"--out {path}: there is no folder {folder}; make it, or name another.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out {path}: {folder} cannot be written; name another folder.")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises `ConfigError` where the place of a file is at fault; errors of a full or broken disk, or of other files,
+    stay what they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _OF_THE_DISK or Path(str(error.filename)) not in (path, *path.parents):
+            raise
+        raise ConfigError(f"{path} cannot be written ({error.strerror}); name another file with --out.") from None

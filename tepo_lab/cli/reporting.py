@@ -18,14 +18,15 @@ from tepo_lab.cli.common import (
     TableFormat,
     app,
     check_home,
+    check_out,
     complete_reports,
     console_of,
     echo,
     examples,
     print_json,
+    print_tables,
+    writing,
 )
-from tepo_lab.cli.out_files import check_out, writing
-from tepo_lab.cli.printing import print_tables
 from tepo_lab.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from tepo_lab.cli.common import (
     examples,
     print_json,
     print_note,
+    print_tables,
+    rendered,
 )
-from tepo_lab.cli.printing import print_tables, rendered
 from tepo_lab.errors import ConfigError
 
 #: Seconds that the mirror may take to catch up when all runs are over.

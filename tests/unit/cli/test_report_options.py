@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tepo_lab.cli import app
-from tepo_lab.cli.out_files import writing
+from tepo_lab.cli.common import writing
 from tepo_lab.errors import ConfigError
 
 
