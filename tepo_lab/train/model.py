@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -9,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tepo_lab.errors import ModelError, ResourceError, is_machine_failure
+from tepo_lab.errors import ModelError, ResourceError, TepoLabError, is_machine_failure
 from tepo_lab.records.provenance import file_sha256
 from tepo_lab.schema.profile import ModelSpec, Resources
 from tepo_lab.train.distributed.process_group import SINGLE_PROCESS, ProcessGroup
@@ -65,37 +67,51 @@ def load_model(
     trust = spec.trust_remote_code
 
     def read(dtype: torch.dtype) -> Any:
-        if weights is not None:
-            return read_model(weights, dtype=dtype, trust_remote_code=trust)
-        return read_model(path, dtype=dtype, trust_remote_code=trust, **revision)
+        with _as_model_error(spec):
+            if weights is not None:
+                return read_model(weights, dtype=dtype, trust_remote_code=trust)
+            return read_model(path, dtype=dtype, trust_remote_code=trust, **revision)
 
-    try:
+    with _as_model_error(spec):
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust, **revision)
-        if process_group.world_size > 1:
-            from tepo_lab.train.distributed.sharded import load_sharded
+    if process_group.world_size > 1:
+        from tepo_lab.train.distributed.sharded import load_sharded
 
-            model = load_sharded(spec, process_group, device, lambda: read(torch.float32))
-        else:
-            model = read(getattr(torch, spec.dtype))
-            if spec.gradient_checkpointing:
-                model.gradient_checkpointing_enable({"use_reentrant": False})
-    except (OSError, ValueError, KeyError) as error:
-        if is_machine_failure(error):
-            raise
-        if "trust_remote_code" in str(error):
-            reason = "it runs Python code of its own; if you trust its authors, set model.trust_remote_code=true"
-        else:
-            reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"model.path={spec.path}: cannot be loaded ({reason}).") from None
+        model = load_sharded(spec, process_group, device, lambda: read(torch.float32))
+    else:
+        model = read(getattr(torch, spec.dtype))
+    with _as_model_error(spec):
+        if spec.gradient_checkpointing and process_group.world_size == 1:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        end_ids = _end_ids(model, tokenizer, spec)
+    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_ids[0]
+    return LoadedModel(model.to(device), tokenizer, end_ids, pad_id)
+
+
+@contextmanager
+def _as_model_error(spec: ModelSpec) -> Iterator[None]:
+    """Raise `ModelError` for whatever transformers raises at a model's files; failures of the machine as they are."""
+    try:
+        yield
+    except TepoLabError:
+        raise
     except UnpicklingError:
         # Of pickled weights only tensors are accepted: anything else could run code.
         raise ModelError(
             f"model.path={spec.path}: cannot be loaded (its weights are pickled and contain more than tensors, or are "
             "damaged); use weights in model.safetensors."
         ) from None
-    end_ids = _end_ids(model, tokenizer, spec)
-    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end_ids[0]
-    return LoadedModel(model.to(device), tokenizer, end_ids, pad_id)
+    except Exception as error:
+        if is_machine_failure(error):
+            raise
+        if "trust_remote_code" in str(error):
+            reason = "it runs Python code of its own; if you trust its authors, set model.trust_remote_code=true"
+        else:
+            kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+            reason = kind + " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"model.path={spec.path}: cannot be loaded ({reason}); restore the model's own files, or name another."
+        ) from None
 
 
 def read_model(source: str | Path, *, dtype: torch.dtype, trust_remote_code: bool = False, **place: Any) -> Any:

@@ -122,3 +122,25 @@ def test_trust_is_part_of_the_identity_and_its_default_is_not():
         for given in ((), ("model.trust_remote_code=false",), ("model.trust_remote_code=true",))
     )
     assert planned(default).run_id == planned(refused).run_id != planned(trusted).run_id
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", b"[]"),
+        ("config.json", b"[" * 100_000),
+        ("config.json", b'{"model_type": "qwen3", "hidden_size": "x"}'),
+        ("config.json", b'{"model_type": "qwen3", "num_attention_heads": 0}'),
+        ("model.safetensors", b""),
+        ("model.safetensors", b"\xff" * 1000),
+        ("tokenizer.json", b"[]"),
+        ("tokenizer.json", b"[" * 100_000),
+        ("tokenizer_config.json", b"[]"),
+        ("generation_config.json", b"[]"),
+        ("generation_config.json", b'{"eos_token_id": "x"}'),
+    ],
+)
+def test_a_damaged_file_of_a_model_is_the_models_fault(file, content, folder):
+    (folder / file).write_bytes(content)
+    with pytest.raises(ModelError, match=f"model.path={folder}"):
+        load_model(ModelSpec(name="damaged", path=str(folder)), CPU)
