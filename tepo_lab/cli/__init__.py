@@ -3,8 +3,10 @@
 # ruff: noqa: I001 - the order of imports is the order of commands
 from __future__ import annotations
 
+import codecs
 import errno
 import io
+import logging
 import os
 import signal
 import sys
@@ -35,6 +37,9 @@ NO_TELEMETRY = {
 #: Longest message printed; a longer one repeats what somebody pasted.
 _LONGEST_LINE = 2000
 
+#: Characters of our own tables, for encodings that do not have them.
+_PLAIN = {"─": "-", "━": "-", "−": "-", "–": "-", "…": "...", "≤": "<=", "≥": ">=", "±": "+-", "×": "x", "·": "."}
+
 #: Longest part printed of a file's name that is too long.
 _LONGEST_NAME = 100
 
@@ -45,9 +50,14 @@ def main() -> None:
         os.environ.setdefault(name, value)
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, raise_terminated)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # An encoding that cannot write a character is no reason to end.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    # That a HOME cannot be written is no news of a table's.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    _open_closed_streams()
+    codecs.register_error("tepo_lab", _plainly)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # An encoding that cannot write a character is no reason to end.
+            stream.reconfigure(errors="tepo_lab")
     try:
         code = typer.main.get_command(app).main(prog_name="tepo-lab", standalone_mode=False)
     except TepoLabError as error:
@@ -80,6 +90,25 @@ def main() -> None:
         code = TERMINATED if Terminated.received else INTERRUPTED
         _fail("interrupted; the same command goes on from here.", code=code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Have the null device where a standard stream is closed: the next file opened would take its number, and get what
+    libraries and child processes print."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """An error handler: characters that an encoding does not have in ASCII, or as an escape sequence."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(sign) or sign.encode("unicode_escape").decode() for sign in text), error.end
 
 
 def _fail(message: str, *, code: int = 2) -> NoReturn:

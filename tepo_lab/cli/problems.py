@@ -19,9 +19,10 @@ from tepo_lab.cli.common import (
     examples,
     model_app,
     print_json,
+    print_note,
     resolved_arm,
 )
-from tepo_lab.errors import ConfigError, ModelError
+from tepo_lab.errors import ConfigError, ModelError, RecordError
 
 
 @app.command(epilog=examples("grade responses.jsonl > grades.jsonl", "grade - --form boxed"))
@@ -59,14 +60,23 @@ def regrade(
 
     if any(not each.strip() for each in runs or []):
         raise ConfigError("regrade '': a run's name is empty; leave names out for all runs.")
-    changed = 0
+    changed, is_incomplete = 0, False
     for folder in named_folders(home, runs or []):
-        with RunLock(folder):
-            result = regrade_run(folder)
+        try:
+            with RunLock(folder):
+                result = regrade_run(folder)
+        except RecordError as error:
+            if runs:
+                raise
+            print_note(f"run {folder.name} is passed over: {error}")
+            is_incomplete = True
+            continue
         changed += result.changed
         echo(f"{result.run}: {result.generations} generations, {result.changed} grades changed")
     if changed:
         echo("Tables show the new grades; tepo-lab mirror --rebuild brings them to MLflow.", err=True)
+    if is_incomplete:
+        raise typer.Exit(1)
 
 
 @data_app.command(

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tepo_lab.errors import RecordError
+from tepo_lab.errors import RecordError, is_machine_failure
 from tepo_lab.records.files import RunFolder, read_record, write_json
 
 HEARTBEAT_SECONDS = 5.0
@@ -58,6 +58,12 @@ class RunLock:
             self._lock.acquire()
         except Timeout:
             raise RunLockedError(_in_use(self.folder)) from None
+        except OSError as error:
+            if is_machine_failure(error):
+                raise
+            raise RecordError(
+                f"{self.folder.lock_file} cannot be locked ({error.strerror}): make it writable, or remove it."
+            ) from None
         try:
             # Touched here, the lock file has the time of the clock that dates the lease, the file server's.
             os.utime(self.folder.lock_file)

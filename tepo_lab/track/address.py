@@ -49,6 +49,8 @@ def tracking_address(home: Path, given: str | None = None) -> str:
         return uri
     if bad := sorted(set(str(database_file(home))) & set("?#%")):
         raise ConfigError(f"The home {home} has {' and '.join(bad)} in its path, which MLflow cannot open: rename it.")
+    if {"'", '"'} <= set(str(database_file(home))):
+        raise ConfigError(f"The home {home} has both kinds of quotes in its path, which MLflow cannot open: rename it.")
     return own_address(home)
 
 

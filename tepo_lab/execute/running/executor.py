@@ -117,8 +117,8 @@ class Executor:
             if self.address is not None:
                 raise ResourceError(f"no Ray cluster at {self.address} ({reason}).") from None
             raise ResourceError(
-                f"Ray cannot start on this machine ({reason}): it needs room in /tmp (RAY_TMPDIR=FOLDER names another "
-                "place) and memory for its processes (ulimit -v unlimited)."
+                f"Ray cannot start on this machine ({reason}): it needs a HOME that exists, room in /tmp "
+                "(RAY_TMPDIR=FOLDER names another place) and memory for its processes (ulimit -v unlimited)."
             ) from None
         # Here, while no other thread runs: two threads that import pandas at once, which Tune and mlflow both do, can
         # meet it half imported.

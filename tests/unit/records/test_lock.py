@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tepo_lab.errors import RecordError
 from tepo_lab.records import lock
 from tepo_lab.records.files import RunFolder
 from tepo_lab.records.lock import STALE_SECONDS, RunLock, RunLockedError, is_locked, lease_session
@@ -27,6 +28,13 @@ RunLock(RunFolder(Path(sys.argv[1])), "theirs").__enter__(); print("owned", flus
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "_PATIENCE_SECONDS", 0.05)
     return RunFolder(tmp_path / "runs" / "tepo-nano-s1-0123abcd")
+
+
+def test_a_lock_that_cannot_be_opened_is_named(folder):
+    folder.lock_file.mkdir(parents=True)
+    assert not is_locked(folder)
+    with pytest.raises(RecordError, match=r"run\.lock"), RunLock(folder):
+        pass
 
 
 def test_a_run_is_locked_while_in_use(folder):

@@ -94,3 +94,10 @@ def test_a_taken_port_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         port = taken.getsockname()[1]
         with pytest.raises(ResourceError, match=f"Port {port} on 127.0.0.1"), running_server(tmp_path, port=port):
             pass
+
+
+def test_a_home_with_both_kinds_of_quotes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_address(tmp_path / "a'b").startswith("sqlite")
+    with pytest.raises(ConfigError, match="quotes"):
+        tracking_address(tmp_path / "a'b\"c")
