@@ -28,43 +28,43 @@ def test_ids_are_frozen():
 
 
 @pytest.mark.parametrize(
-    "override",
+    ("profile", "overrides", "is_part"),
     [
-        "trainer.steps=5",
-        "trainer.evaluate_at=[3]",
-        "trainer.checkpoint_every=1",
-        "trainer.micro_batch_tokens=999",
-        "resources.cpus=4",
-        "resources.max_retries=0",
-        "profile.label=other",
-        "model.name=other",
-        "model.gradient_checkpointing=true",
-        "suite.name=other",
-        "suite.benchmarks.sum3.label=other",
-        "rollout.sequences_per_batch=7",
+        (
+            "nano",
+            "trainer.steps=5 trainer.evaluate_at=[3] trainer.checkpoint_every=1 trainer.micro_batch_tokens=999 "
+            "resources.cpus=4 resources.max_retries=0 profile.label=other model.name=other "
+            "model.gradient_checkpointing=true suite.name=other suite.benchmarks.sum3.label=other "
+            "rollout.sequences_per_batch=7",
+            False,
+        ),
+        (
+            "smollm2-135m",
+            "rollout.max_sampler_mismatch=0.5 resources.gpu_memory_gb=40 model.sizes.parameters=7 "
+            "model.origin.license=MIT model.path=elsewhere model.system_role=true "
+            "suite.benchmarks.gsm8k.prompt=null suite.benchmarks.gsm8k.prompt={template:boxed_chat} "
+            "suite.benchmarks.gsm8k.grader=null",
+            False,
+        ),
+        (
+            "nano",
+            "objective.clip_low=0.1 profile.tepo_kl_coef=0.5 trainer.learning_rate=1e-5 trainer.group_size=4 "
+            "data.terms=[3] suite.benchmarks.sum3.problems=10 suite.max_new_tokens=50 rollout.temperature=0.9 "
+            "prompt.template=boxed_chat model.dtype=bfloat16",
+            True,
+        ),
+        (
+            "smollm2-135m",
+            f"model.sha256={'0' * 64} model.system_role=false suite.benchmarks.gsm8k.prompt={{template:dapo_answer}} "
+            "suite.benchmarks.gsm8k.grader=exact data.take=8 data.skip=8",
+            True,
+        ),
     ],
 )
-def test_what_is_no_part_of_it_leaves_the_id_alone(override):
-    assert run_id(compose_run("tepo", "nano", [override])) == run_id(compose_run("tepo", "nano"))
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "objective.clip_low=0.1",
-        "profile.tepo_kl_coef=0.5",
-        "trainer.learning_rate=1e-5",
-        "trainer.group_size=4",
-        "data.terms=[3]",
-        "suite.benchmarks.sum3.problems=10",
-        "suite.max_new_tokens=50",
-        "rollout.temperature=0.9",
-        "prompt.template=boxed_chat",
-        "model.dtype=bfloat16",
-    ],
-)
-def test_what_is_part_of_it_changes_the_id(override):
-    assert run_id(compose_run("tepo", "nano", [override])) != run_id(compose_run("tepo", "nano"))
+def test_what_is_part_of_a_runs_identity(profile, overrides, is_part):
+    plain = run_id(compose_run("tepo", profile))
+    changed = {override: run_id(compose_run("tepo", profile, [override])) != plain for override in overrides.split()}
+    assert changed == dict.fromkeys(changed, is_part)
 
 
 def test_seeds_share_a_family_and_equal_arms_share_an_id():
@@ -90,3 +90,20 @@ def test_an_untrained_model_is_known_by_model_suite_and_prompt_alone():
     base = run_id(compose_run("base", "nano"))
     assert run_id(compose_run("base", "nano", ["trainer.learning_rate=1e-5", "data.terms=[3]"])) == base
     assert run_id(compose_run("base", "nano", ["suite.seed=1"])) != base
+
+
+def test_local_places_are_written_out_and_the_run_stays_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    given = ("data=gsm8k", "data.path=own/train.jsonl", "model.path=./weights")
+    spec = compose_run("tepo", "smollm2-135m", given)
+    placed = spec.with_absolute_paths()
+    assert placed.data.path == str(tmp_path / "own" / "train.jsonl")
+    assert placed.suite.benchmarks["gsm8k"].data.path == str(tmp_path / "gsm8k_test.jsonl")
+    assert placed.model.path == str(tmp_path / "weights")
+    assert planned(placed).run_id == planned(spec).run_id
+    assert placed.with_absolute_paths() == placed
+    hub = compose_run("tepo", "qwen2.5-7b")
+    assert hub.with_absolute_paths() == hub
+    nano = compose_run("tepo", "nano")
+    assert nano.with_absolute_paths() == nano
