@@ -55,6 +55,11 @@ class HomeReport:
         return _has_runs(self.reports, self.families)
 
     @property
+    def has_base(self) -> bool:
+        """Whether the home has the evaluation of an untrained model."""
+        return any(report.base.family in self.families for report in self.reports)
+
+    @property
     def notes(self) -> list[str]:
         return [self.note] if self.note else []
 

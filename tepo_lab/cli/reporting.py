@@ -193,7 +193,7 @@ def _resolved(home: Path, name: str, overrides: list[str], panels: list[str], *,
 
     resolved = resolved_reports(home, name, overrides, panels=panels)
     check_runs(home, name, resolved)
-    if note and not resolved.has_runs:
+    if note and not (resolved.has_runs or resolved.has_base):
         profiles = ", ".join(each.profile for each in resolved.reports)
         echo(
             f"Not one of the {len(run_folders(home))} runs under {home} is of {name} (profile {profiles}): give the "

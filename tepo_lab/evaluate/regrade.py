@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,7 +55,9 @@ def regrade(folder: RunFolder) -> Regraded:
     if history.damage is not None:
         raise RecordError(history.damage)
     spec = validate(RunSpec, history.run["spec"], where=str(folder.run_file))
-    recorded = [evaluation for step, evaluation in sorted(history.evaluations.items()) if evaluation.path.exists()]
+    recorded = [
+        evaluation for step, evaluation in sorted(history.evaluations.items()) if os.path.exists(evaluation.path)
+    ]
     tables = [_ungraded(evaluation.path, spec) for evaluation in recorded]
     changed = 0
     for evaluation, table in zip(recorded, tables, strict=True):

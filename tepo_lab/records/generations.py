@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tepo_lab.errors import RecordError, is_machine_failure
-from tepo_lab.records.files import write_atomically
+from tepo_lab.records.files import open_record, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow
@@ -59,6 +59,8 @@ def read_generations(path: Path, columns: Sequence[str] = COUNTED, *, graded: bo
     import pyarrow.parquet as pq
 
     try:
+        # Arrow would wait for a pipe.
+        open_record(path).close()
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             present = set(file.schema_arrow.names)
             rows = file.read(columns=[name for name in columns if name in present])

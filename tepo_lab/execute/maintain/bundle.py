@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shlex
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +84,7 @@ def _records(home: Path, history: RunHistory) -> list[Path]:
     paths = [folder.run_file, folder.events_file, folder.metrics_file]
     paths += [evaluation.path for _, evaluation in sorted(history.evaluations.items())]
     paths += [patch_file(home, str(made["diff"])) for made in history.made_with if "diff" in made]
-    return [path for path in paths if path.exists() or path.is_symlink()]
+    return [path for path in paths if os.path.lexists(path)]
 
 
 def _registry() -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tepo_lab.records.files import RunFolder
 from tepo_lab.records.generations import GENERATION_COLUMNS, read_generations
 from tepo_lab.records.history import RunHistory, append_event
 from tepo_lab.tasks.grading import GRADER
+from tests.integration.command import call
 
 #: (benchmark, response, answer, the old grade)
 ROWS = [
@@ -138,3 +140,16 @@ def test_runs_are_named_by_the_start_of_their_folder_and_damaged_ones_only_so(
         named_folders(tmp_path, ["tepo"])
     with pytest.raises(RecordError, match=r"run\.json is damaged"):
         regrade(damaged)
+
+
+def test_a_run_that_cannot_be_locked_is_passed_over(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = run.path.with_name("a" + run.name)
+    shutil.copytree(run.path, other)
+    (other / "run.lock").unlink(missing_ok=True)
+    (other / "run.lock").mkdir()
+    done = call(capsys, monkeypatch, "regrade", "--home", str(run.home))
+    assert (done.code, f"{run.name}: 4 generations" in done.stdout) == (1, True)
+    assert f"run {other.name} is passed over" in done.stderr
+    assert call(capsys, monkeypatch, "regrade", other.name, "--home", str(run.home)).code == 2

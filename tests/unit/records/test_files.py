@@ -11,6 +11,7 @@ import pytest
 from tepo_lab.errors import RecordError
 from tepo_lab.execute.showing.why import log_tail
 from tepo_lab.records.files import RunFolder, is_inside, read_record, run_folders, tail
+from tepo_lab.records.generations import read_generations
 from tepo_lab.records.history import RunHistory, State, read_histories
 from tepo_lab.records.lock import is_locked
 from tests.unit.records.test_history import END, EVALUATED, NAME, START, make
@@ -54,6 +55,8 @@ def test_other_files_that_are_none_are_no_reason_to_wait(folder: RunFolder, kind
     assert (tail(folder.metrics_file), log_tail(folder), is_locked(folder)) == ([], [], False)
     with pytest.raises(RecordError, match=r"metrics\.jsonl"):
         history.metrics()
+    with pytest.raises(RecordError, match=r"step-000004\.parquet"):
+        read_generations(folder.generations(4))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "loop"])
