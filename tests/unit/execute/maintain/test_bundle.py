@@ -50,6 +50,8 @@ def home(tmp_path):
         append_line(folder.events_file, {"time": 1.0, "event": "started", "step": 0})
         counts = frame.groupby("benchmark")["correct"].agg(["sum", "size"])
         tallies = {name: {"correct": int(right), "graded": int(size)} for name, (right, size) in counts.T.items()}
+        for step in range(1, run.spec.steps + 1):
+            append_line(folder.metrics_file, {"step": step, "reward/mean": 0.1 * step, "time": 1.5})
         end = {"time": 2.0, "step": run.spec.steps}
         append_line(folder.events_file, {"event": "evaluated", "benchmarks": tallies, **end})
         append_line(folder.events_file, {"event": "complete", **end})
