@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or whose encoding lacks a character."""
+"""Standard streams that are closed, or whose encoding has not every character."""
 
 from __future__ import annotations
 

@@ -83,6 +83,7 @@ def test_a_dead_node_of_the_same_session_is_taken_over_at_once(folder):
     lease_of_another_node(folder, session="ours")
     with RunLock(folder, "ours") as owner:
         owner.check()
+        assert lease_session(folder) == "ours"
 
 
 def test_an_owner_that_was_taken_over_may_not_write(folder, monkeypatch):

@@ -205,29 +205,29 @@ def test_versions_count_where_both_tell_of_them():
     assert all(is_other(then, each, inputs=False) for each in (newer, changed))
 
 
-def told(model=None, **training):
+def hub_provenance(model=None, **training):
     """A provenance of a model and training data of the hub."""
     data = {"hub": "some/problems", "revision": None, **training}
     return {"model": {"path": "some/model", "revision": None, **(model or {})}, "data": {"training": data}}
 
 
 def test_a_run_that_goes_on_keeps_the_commits_it_was_made_from():
-    then = told({"commit": "old"}, commit="old")
-    now = going_on(told({"commit": "new"}, commit="new"), then)
+    then = hub_provenance({"commit": "old"}, commit="old")
+    now = going_on(hub_provenance({"commit": "new"}, commit="new"), then)
     assert now == then
     # The hub was not asked, or the earlier run did not tell: each keeps what is known.
-    assert going_on(told(), then) == then
-    assert going_on(told({"commit": "new"}), told()) == told({"commit": "new"})
+    assert going_on(hub_provenance(), then) == then
+    assert going_on(hub_provenance({"commit": "new"}), hub_provenance()) == hub_provenance({"commit": "new"})
     # Another data set has commits of its own.
-    other = told(hub="other/problems", commit="new")
+    other = hub_provenance(hub="other/problems", commit="new")
     assert going_on(other, then)["data"]["training"]["commit"] == "new"
 
 
 def test_another_commit_is_another_input_and_one_that_is_not_known_is_not():
-    assert is_other(told({"commit": "a"}), told({"commit": "b"}), inputs=True)
-    assert not is_other(told({"commit": "a"}), told({"commit": "b"}), inputs=False)
-    assert not is_other(told(), told({"commit": "b"}), inputs=True)
-    assert is_other(told(sha256={"a": "1"}), told(sha256={"a": "1", "b": "2"}), inputs=True)
+    assert is_other(hub_provenance({"commit": "a"}), hub_provenance({"commit": "b"}), inputs=True)
+    assert not is_other(hub_provenance({"commit": "a"}), hub_provenance({"commit": "b"}), inputs=False)
+    assert not is_other(hub_provenance(), hub_provenance({"commit": "b"}), inputs=True)
+    assert is_other(hub_provenance(sha256={"a": "1"}), hub_provenance(sha256={"a": "1", "b": "2"}), inputs=True)
 
 
 def test_files_too_large_to_be_read_are_known_by_samples_of_them(tmp_path, monkeypatch, spec):
