@@ -69,6 +69,10 @@ SYSTEM = {"enable_worker_prestart": False, "prestart_worker_first_driver": False
 METER_SECONDS = 2.0
 
 
+#: Interrupts the main thread when Ray has died.
+_CLUSTER_LOST = signal.SIGUSR2
+
+
 class ClusterLostError(ResourceError):
     """Every node of the Ray cluster is dead; trials can only go on in another one."""
 
@@ -156,6 +160,9 @@ class Executor:
         Raises `ClusterLostError` when Ray itself has died, which Tune would wait for without end.
         """
         ended, lost = threading.Event(), threading.Event()
+        is_main = threading.current_thread() is threading.main_thread()
+        # A signal of our own: a command in the background of a script ignores SIGINT.
+        before = signal.signal(_CLUSTER_LOST, signal.default_int_handler) if is_main else None
         watcher = threading.Thread(target=self._watch, args=(watch, ended, lost), name="watcher", daemon=True)
         watcher.start()
         try:
@@ -179,6 +186,8 @@ class Executor:
         finally:
             ended.set()
             watcher.join()
+            if is_main:
+                signal.signal(_CLUSTER_LOST, before)
             self.meter.sample()
             with suppress(OSError):
                 watch(True)
@@ -197,7 +206,7 @@ class Executor:
             # again in case it was raised in a callback, which can pass none on.
             if lost.is_set() or not (all(map(_is_alive, self._processes)) and _has_node()):
                 lost.set()
-                _thread.interrupt_main()
+                _thread.interrupt_main(_CLUSTER_LOST)
 
 
 def _run_group(pending: Sequence[Entry], sweep: Sweep, scratch: Path, cluster: Cluster) -> None:

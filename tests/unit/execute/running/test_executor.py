@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -29,7 +30,12 @@ def test_a_display_that_cannot_be_written_to_hides_no_dead_ray(tmp_path, monkeyp
     monkeypatch.setattr(module, "_run_group", without_end)
     executor = Executor(tmp_path, CpuMeter())
     executor._processes, executor.cluster = [], None
-    with pytest.raises(ClusterLostError):
-        executor.run(expansion, make_plan(tmp_path, [expansion]).pending, closed_pipe)
+    # As in a command that a script has put into the background.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(ClusterLostError):
+            executor.run(expansion, make_plan(tmp_path, [expansion]).pending, closed_pipe)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (calls[:2], calls[-1]) == ([False, False], True)
     assert not list(tmp_path.glob("ray/*"))
