@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,10 +63,9 @@ def regrade(folder: RunFolder) -> Regraded:
     for evaluation, table in zip(recorded, tables, strict=True):
         rows, different = _graded(table, spec)
         write_generations(evaluation.path, rows)
-        scores = counts(rows.select(["benchmark", "correct"]).to_pylist())
         event: dict[str, Any] = {
             "step": evaluation.step,
-            "benchmarks": {name: asdict(count) for name, count in scores.items()},
+            "benchmarks": counts(rows.select(["benchmark", "correct"]).to_pylist()),
             "grader": GRADER,
             "grades_changed": different,
         }

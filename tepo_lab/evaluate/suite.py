@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tepo_lab.evaluate.sampling import Decode, Sampled, decoder, sample_and_grade
+from tepo_lab.records.events import Tally
 from tepo_lab.rollout.engine import Engine, Sampling
 from tepo_lab.schema.problem import Problem
 from tepo_lab.schema.profile import PromptSpec, Suite
 from tepo_lab.tasks.grading import GRADER, Grading, OpenGrading, benchmark_grader
 from tepo_lab.tasks.prompts import encode_prompts
 from tepo_lab.tasks.sources import open_source
-
-
-@dataclass(frozen=True)
-class Count:
-    """`correct` of `graded` generations."""
-
-    correct: int
-    graded: int
 
 
 def evaluate(
@@ -32,7 +24,7 @@ def evaluate(
     max_prompt_tokens: int,
     system_role: bool = True,
     open_grading: OpenGrading = Grading,
-    on_benchmark: Callable[[str, Count], None] = lambda name, count: None,
+    on_benchmark: Callable[[str, Tally], None] = lambda name, tally: None,
 ) -> list[dict[str, Any]]:
     """One row (`GENERATION_COLUMNS`) a generation: every problem of every benchmark, as often as it states.
 
@@ -68,18 +60,17 @@ def evaluate(
             grading=open_grading(benchmark_grader(benchmark, prompt)),
         )
         graded = _rows(name, problems, sampled, text)
-        on_benchmark(name, Count(sum(row["correct"] for row in graded), len(graded)))
+        on_benchmark(name, Tally(correct=sum(row["correct"] for row in graded), graded=len(graded)))
         rows += graded
     return rows
 
 
-def counts(rows: list[dict[str, Any]]) -> dict[str, Count]:
+def counts(rows: list[dict[str, Any]]) -> dict[str, Tally]:
     """Right and graded generations of each benchmark, in the rows' order."""
-    counted: dict[str, Count] = {}
+    grades: dict[str, list[int]] = {}
     for row in rows:
-        before = counted.get(row["benchmark"], Count(0, 0))
-        counted[row["benchmark"]] = Count(before.correct + row["correct"], before.graded + 1)
-    return counted
+        grades.setdefault(row["benchmark"], []).append(int(row["correct"]))
+    return {name: Tally(correct=sum(correct), graded=len(correct)) for name, correct in grades.items()}
 
 
 def _rows(name: str, problems: Sequence[Problem], sampled: Sampled, text: Decode) -> list[dict[str, Any]]:

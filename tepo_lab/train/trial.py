@@ -21,7 +21,6 @@ from tepo_lab.records.events import (
     Event,
     Started,
     Suspect,
-    Tally,
     Validated,
 )
 from tepo_lab.records.files import RunFolder, append_line
@@ -203,8 +202,9 @@ class Trial:
         elapsed = self._start_clock()
         suite = self.spec.suite.model_copy(update={"name": "validation", "benchmarks": dict(search.validation)})
         scores = counts(self._generations(suite, self.engine))
-        percent = {f"{VALIDATION}{name}": 100 * count.correct / count.graded for name, count in scores.items()}
-        correct, graded = (sum(getattr(count, key) for count in scores.values()) for key in ("correct", "graded"))
+        percent = {f"{VALIDATION}{name}": 100 * tally.correct / tally.graded for name, tally in scores.items()}
+        correct = sum(tally.correct for tally in scores.values())
+        graded = sum(tally.graded for tally in scores.values())
         percent[f"{VALIDATION}average"] = 100 * correct / graded
         wall, cpu = elapsed()
         step, value = self.position.step, percent[search.metric]
@@ -224,9 +224,8 @@ class Trial:
             checked[EVALUATED_MISMATCH] = mean if math.isfinite(mean) else None
             self._check_sampler(step, checked[EVALUATED_MISMATCH])
         self._write(lambda: write_generations(self.folder.generations(step), rows))
-        tallies = {name: Tally(correct=count.correct, graded=count.graded) for name, count in counts(rows).items()}
         wall, cpu = elapsed()
-        self._record(Evaluated(step=step, benchmarks=tallies, seconds=wall, cpu_seconds=cpu, **checked))
+        self._record(Evaluated(step=step, benchmarks=counts(rows), seconds=wall, cpu_seconds=cpu, **checked))
         self.is_evaluated = True
 
     def _generations(self, suite: Suite, engine: Engine) -> list[dict[str, Any]]:

